@@ -1,0 +1,112 @@
+# What people type. Everything happens inside the clone: .venv/ for Python packages, build/ for what the compiler makes.
+# Needs gcc, make and Python >= 3.10 with its headers; no root.
+
+PYTHON ?= python3
+JOBS ?= $(shell nproc)
+BIN := .venv/bin
+# meson and ninja of the virtual environment; ccache where there is one
+export PATH := $(CURDIR)/$(BIN):$(PATH)
+export CC ?= $(if $(shell command -v ccache),ccache gcc,gcc)
+say = @printf '\n== %s\n' "$(1)"
+
+.PHONY: help demo test lint bench docs wheel install clean unit sanitize pytest format tools
+
+help:
+	@echo "make demo     train a GPT on four virtual devices: loss curve, checkpoint and sample text in out/"
+	@echo "make test     C tests (also with the lowest instruction set and under sanitizers), then the Python tests"
+	@echo "make lint     formatting, function and file sizes, include layers, ruff, mypy"
+	@echo "make bench    a table of measured times beside PyTorch's and JAX's, where those are installed"
+	@echo "make docs     docs/reference and the .pyi stubs, from the operator table and the docstrings"
+	@echo "make wheel    a wheel in dist/"
+	@echo "make install  build and install into .venv"
+	@echo "make format   clang-format and ruff format what they know"
+	@echo "make clean    remove what the above made, but not .venv and out/"
+
+# ---- environment and build ------------------------------------------------------------------------------------------------
+
+.venv/made: pyproject.toml
+	$(call say,virtual environment in .venv: build tools)
+	@test -x $(BIN)/python || $(PYTHON) -m venv .venv
+	@$(BIN)/python -m pip install -q --disable-pip-version-check "meson-python>=0.16" "meson>=1.3" ninja "numpy>=1.26" "scipy-openblas32>=0.3.27"
+	@touch $@
+
+.venv/made-%: .venv/made
+	$(call say,virtual environment in .venv: packages of the extra '$*')
+	@$(BIN)/python tools/extras.py $* | xargs $(BIN)/python -m pip install -q --disable-pip-version-check
+	@touch $@
+
+# Incremental: build/wheel stays. --no-deps: .venv/made has brought them.
+install: .venv/made
+	$(call say,build and install into .venv)
+	@$(BIN)/python tools/list_files.py --refresh build/wheel
+	@$(BIN)/python -m pip install -q --disable-pip-version-check --no-build-isolation --no-deps --force-reinstall \
+	    -Cbuild-dir=build/wheel -Ccompile-args=-j$(JOBS) .
+
+wheel: .venv/made
+	$(call say,wheel in dist/)
+	@$(BIN)/python -m pip wheel -q --disable-pip-version-check --no-build-isolation --no-deps -Cbuild-dir=build/wheel \
+	    -Ccompile-args=-j$(JOBS) -w dist .
+	@ls -l dist/*.whl
+
+# ---- tests ----------------------------------------------------------------------------------------------------------------
+
+test: unit sanitize pytest
+
+unit: install
+	$(call say,C tests)
+	@meson test -C build/wheel --no-rebuild --print-errorlogs --num-processes $(JOBS)
+	$(call say,C tests on the lowest instruction set)
+	@DTORCH_CPU_ISA=base meson test -C build/wheel --no-rebuild --print-errorlogs --num-processes $(JOBS)
+
+sanitize: .venv/made
+	$(call say,C tests under AddressSanitizer and UndefinedBehaviorSanitizer)
+	@tools/sanitize.sh address,undefined build/asan $(JOBS)
+	$(call say,C tests under ThreadSanitizer)
+	@tools/sanitize.sh thread build/tsan $(JOBS)
+
+pytest: install .venv/made-test .venv/made-demo
+	$(call say,Python tests on the lowest instruction set)
+	@DTORCH_CPU_ISA=base $(BIN)/python -m pytest -n $(JOBS) -m isa
+	$(call say,Python tests)
+	@$(BIN)/python -m pytest -n $(JOBS)
+
+# ---- lint -----------------------------------------------------------------------------------------------------------------
+
+C_FILES = $(shell git ls-files 'src/*.[ch]' 'include/*.h' 'tests/*.[ch]' 'examples/*.[ch]')
+
+lint: .venv/made-lint .venv/made install
+	$(call say,clang-format)
+	@$(BIN)/clang-format --dry-run --Werror $(C_FILES)
+	$(call say,include layers)
+	@$(BIN)/python tools/check_layers.py
+	$(call say,file sizes)
+	@$(BIN)/python tools/check_size.py
+	$(call say,clang-tidy: function sizes and a few kinds of bug)
+	@$(BIN)/python tools/tidy.py build/wheel $(JOBS)
+	$(call say,ruff)
+	@$(BIN)/ruff check .
+	$(call say,mypy: a sample program against the stubs)
+	@$(BIN)/python -m mypy --no-incremental tests/typing
+
+format: .venv/made-lint
+	@$(BIN)/clang-format -i $(C_FILES)
+	@$(BIN)/ruff check --fix -q . || true
+
+# ---- the rest -------------------------------------------------------------------------------------------------------------
+
+demo: install .venv/made-demo
+	$(call say,a GPT on four virtual devices: two ways data parallel times two ways tensor parallel)
+	@$(BIN)/python examples/demo.py
+
+bench: install
+	$(call say,times in microseconds or milliseconds; empty columns are frameworks that are not installed)
+	@$(BIN)/python bench/run.py
+
+docs: install
+	$(call say,docs/reference and python/dtorch/_C.pyi)
+	@$(BIN)/python tools/gen_stubs.py
+	@$(BIN)/python tools/gen_docs.py
+
+clean:
+	rm -rf build dist .pytest_cache .ruff_cache .mypy_cache .hypothesis
+	find . -name __pycache__ -not -path './.venv/*' -prune -exec rm -rf {} +
