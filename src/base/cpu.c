@@ -1,0 +1,43 @@
+/* Processor features. See cpu.h. */
+#include "base/cpu.h"
+
+#include <sched.h>
+#include <stdlib.h>
+#include <string.h>
+
+const char *dt_isa_name(dt_isa isa) {
+    static const char *const names[] = {"base", "avx2", "avx512"};
+    return names[isa];
+}
+
+static dt_isa detect(void) {
+    dt_isa best = DT_ISA_BASE;
+#if defined(__x86_64__)
+    __builtin_cpu_init();
+    if (__builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma")) best = DT_ISA_AVX2;
+    if (best == DT_ISA_AVX2 && __builtin_cpu_supports("avx512f") && __builtin_cpu_supports("avx512bw") &&
+        __builtin_cpu_supports("avx512dq") && __builtin_cpu_supports("avx512vl"))
+        best = DT_ISA_AVX512;
+#endif
+    const char *force = getenv("DTORCH_CPU_ISA");
+    for (dt_isa i = DT_ISA_BASE; force && i < best; i++)
+        if (!strcmp(force, dt_isa_name(i))) return i;
+    return best;
+}
+
+dt_isa dt_cpu_isa(void) {
+    static int cached = -1; /* every thread computes the same value */
+    int c = __atomic_load_n(&cached, __ATOMIC_RELAXED);
+    if (c < 0) {
+        c = (int)detect();
+        __atomic_store_n(&cached, c, __ATOMIC_RELAXED);
+    }
+    return (dt_isa)c;
+}
+
+int dt_cpu_cores(void) {
+    cpu_set_t set;
+    if (sched_getaffinity(0, sizeof set, &set)) return 1;
+    int n = CPU_COUNT(&set);
+    return n < 1 ? 1 : n;
+}

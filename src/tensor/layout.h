@@ -1,0 +1,27 @@
+/* Layout: pure functions from (meta, position in the mesh) to the box of the global tensor that this device holds.
+ *
+ * The one source for shards, reading, writing, saving, loading and random numbers. A Shard(d) over k devices cuts as torch.chunk:
+ * pieces of ceil(n/k), the last ones shorter or empty. Several mesh dimensions may shard one tensor dimension: the first mesh dimension
+ * cuts first, the next cuts each piece. Any thread. */
+#ifndef DT_TENSOR_LAYOUT_H
+#define DT_TENSOR_LAYOUT_H
+
+#include "tensor/meta.h"
+
+/* A box in global index space; entries beyond ndim are unspecified. Empty when any len is 0. */
+typedef struct dt_box {
+    int64_t lo[DT_MAX_DIM], len[DT_MAX_DIM];
+} dt_box;
+
+void dt_layout_chunk(int64_t n, int64_t parts, int64_t i, int64_t *lo, int64_t *len);
+/* The box held by the mesh's pos-th device. */
+void dt_layout_box(const dt_meta *m, int pos, dt_box *box);
+int64_t dt_box_numel(const dt_box *b, int ndim);
+/* The intersection; false if empty. A box of zero dimensions is one element. */
+bool dt_box_intersect(const dt_box *a, const dt_box *b, int ndim, dt_box *out);
+/* Is pos the first of the devices that hold the same data (coordinate 0 along every replicated or partial mesh dimension)? */
+bool dt_layout_is_first(const dt_meta *m, int pos);
+/* The largest number of bytes that one device holds. */
+int64_t dt_layout_bytes_max(const dt_meta *m);
+
+#endif
