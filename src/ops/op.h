@@ -135,7 +135,8 @@ enum { /* .flags */
     DT_F_RANDOM = 2,     /* two hidden Scalar inputs (seed, offset) are appended; see ops/random.h */
     DT_F_LOWERED = 4,    /* no kernel: the controller lowers it itself (redistribute, from_local, to_local …) */
     DT_F_ANY_MESH = 8,   /* inputs may lie on different meshes (redistribute, from_local) */
-    DT_F_NO_CSE = 16
+    DT_F_NO_CSE = 16,
+    DT_F_SPEC = 32      /* not a factory, but takes a spec (redistribute, from_local) */
 };
 #define DT_SAVE_IN(i) (1u << (i))
 #define DT_SAVE_OUT(i) (1u << (16 + (i)))
