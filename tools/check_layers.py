@@ -15,7 +15,7 @@ MAY_SEE = {
     "tensor": ["base"],
     "ops": ["tensor", "base"],
     "graph": ["tensor", "base"],
-    "client": ["graph", "ops", "tensor", "base"],
+    "client": ["controller", "plan", "graph", "ops", "tensor", "base"],  # the controller's entrance: a ring, and what is written to it
     "plan": ["ops", "tensor", "base"],
     "passes": ["plan", "ops", "graph", "tensor", "base"],
     "controller": ["passes", "plan", "ops", "graph", "tensor", "base", "comm", "worker"],
@@ -23,7 +23,7 @@ MAY_SEE = {
     "worker": ["comm", "plan", "ops", "tensor", "base"],
     "backend": ["plan", "ops", "tensor", "base"],
     "node": ["worker", "comm", "plan", "ops", "tensor", "base"],
-    "python": ["client", "graph", "ops", "tensor", "base"],
+    "python": ["client", "controller", "plan", "graph", "ops", "tensor", "base"],
 }
 INCLUDE = re.compile(r'^\s*#\s*include\s+"([^"]+)"', re.M)
 PUBLIC = re.compile(r"dtorch\w*\.h")

@@ -23,6 +23,8 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
+#include "base/status.h"
+
 typedef struct test_case {
     const char *name;
     void (*run)(void);
@@ -62,26 +64,26 @@ static int test_failures; /* of the running test; touched from any thread that f
         }                                   \
     } while (0)
 
-/* A dt_status: 0 is success. */
-#define CHECK_OK(EXPR)                                                             \
-    do {                                                                           \
-        int test_s_ = (int)(EXPR);                                                 \
-        if (test_s_) TEST_FAIL("%s: status %d, expected success", #EXPR, test_s_); \
+/* A dt_status; the message of the failure is printed. */
+#define CHECK_OK(EXPR)                                                                                       \
+    do {                                                                                                     \
+        int test_s_ = (int)(EXPR);                                                                           \
+        if (test_s_) TEST_FAIL("%s: %s: %s", #EXPR, dt_status_name((dt_status)test_s_), dt_error_message()); \
     } while (0)
 
-#define REQUIRE_OK(EXPR)                                                  \
-    do {                                                                  \
-        int test_s_ = (int)(EXPR);                                        \
-        if (test_s_) {                                                    \
-            TEST_FAIL("%s: status %d, expected success", #EXPR, test_s_); \
-            return;                                                       \
-        }                                                                 \
+#define REQUIRE_OK(EXPR)                                                                            \
+    do {                                                                                            \
+        int test_s_ = (int)(EXPR);                                                                  \
+        if (test_s_) {                                                                              \
+            TEST_FAIL("%s: %s: %s", #EXPR, dt_status_name((dt_status)test_s_), dt_error_message()); \
+            return;                                                                                 \
+        }                                                                                           \
     } while (0)
 
-#define CHECK_STATUS(EXPR, CODE)                                                                              \
-    do {                                                                                                      \
-        int test_s_ = (int)(EXPR), test_c_ = (int)(CODE);                                                     \
-        if (test_s_ != test_c_) TEST_FAIL("%s: status %d, expected %s (%d)", #EXPR, test_s_, #CODE, test_c_); \
+#define CHECK_STATUS(EXPR, CODE)                                                                                           \
+    do {                                                                                                                   \
+        int test_s_ = (int)(EXPR), test_c_ = (int)(CODE);                                                                  \
+        if (test_s_ != test_c_) TEST_FAIL("%s: status %s, expected %s", #EXPR, dt_status_name((dt_status)test_s_), #CODE); \
     } while (0)
 
 #define CHECK_INT(A, B)                                                                                          \
@@ -139,8 +141,7 @@ static bool test_run_forked(const test_case *t) {
     }
     int status = 0;
     if (waitpid(pid, &status, 0) != pid) return false;
-    if (WIFSIGNALED(status))
-        fprintf(stderr, "%s: ended by signal %d (%s)\n", t->name, WTERMSIG(status), strsignal(WTERMSIG(status)));
+    if (WIFSIGNALED(status)) fprintf(stderr, "%s: ended by signal %d (%s)\n", t->name, WTERMSIG(status), strsignal(WTERMSIG(status)));
     return WIFEXITED(status) && WEXITSTATUS(status) == 0;
 }
 
