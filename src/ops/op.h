@@ -21,7 +21,7 @@
  * place  states the legal placements along ONE mesh dimension (see dt_rules); mandatory. All-Replicate is always legal.
  * grad   builds gradients through the public C calls (ops/grad.h); NULL = not differentiable (outputs never require grad).
  * alias  for views: the output's strides and offset within the input's buffer; false = not expressible, run the kernel.
- * unview for views: the new base, given the base and the new value of the view (writes through views).
+ * unview for views: the new base, given the base and the new value of output out_index (writes through views); fails the scope if refused.
  * compose  instead of kernels: the op is a composition of other ops, built at the call through the public C calls.
  *
  * Threads: the table is immutable after dt_ops_init. infer and place run on the client's thread. */
@@ -176,13 +176,17 @@ typedef struct dt_op {
     uint32_t saves;  /* which inputs and outputs grad reads: DT_SAVE_IN(0) | DT_SAVE_OUT(0) */
     bool inplace;    /* an in-place variant `name_` exists and kernels bear out[0] aliasing in[0] */
     bool (*alias)(dt_alias *a);
-    void (*unview)(struct dt_scope *s, const struct dt_call *c, struct dt_tensor *base, struct dt_tensor *value, struct dt_tensor **new_base);
+    void (*unview)(struct dt_scope *s, const struct dt_call *c, int out_index, struct dt_tensor *base, struct dt_tensor *value,
+                   struct dt_tensor **new_base);
     void (*compose)(struct dt_scope *s, const struct dt_args *a, struct dt_tensor **out, int *n_out);
     size_t (*scratch)(const dt_kctx *c); /* bytes; data pointers are not set */
     double (*flops)(const dt_node *n);   /* NULL: one per output element */
     int pointwise;                       /* dt_pw code for fusable elementwise ops (ops/pointwise.def), 0 = none */
     dt_kernel kernels[4];                /* fastest first, reference last */
 } dt_op;
+
+/* For compose and unview: record a failure (dt_fail's) in the scope. Declared in client/scope.h too. */
+void dt_scope_fail(struct dt_scope *s, dt_status status);
 
 typedef struct dt_op_info { /* parsed once at start */
     char name[48];    /* "max.dim" */
