@@ -1,0 +1,33 @@
+"""Building blocks of networks: modules, parameters, initialisers and functions."""
+
+from dtorch.nn.parameter import Buffer, Parameter  # isort: skip
+from dtorch.nn import functional, init  # isort: skip
+from dtorch.nn import modules, utils  # isort: skip
+from dtorch.nn.modules import *  # noqa: F403
+from dtorch.nn.modules import Module  # noqa: F401
+
+__all__ = ["Buffer", "Parameter", "attention", "factory_kwargs", "functional", "init", "modules", "utils", *modules.__all__]
+
+
+def factory_kwargs(kwargs):
+    """``device``, ``dtype`` and ``memory_format`` out of `kwargs` and its ``factory_kwargs``; TypeError for anything else."""
+    if kwargs is None:
+        return {}
+    simple = {"device", "dtype", "memory_format"}
+    extra = set(kwargs) - simple - {"factory_kwargs"}
+    if extra:
+        raise TypeError(f"unexpected kwargs {extra}")
+    out = dict(kwargs.get("factory_kwargs", {}))
+    for name in simple & set(kwargs):
+        if name in out:
+            raise TypeError(f"{name} specified twice, in **kwargs and in factory_kwargs")
+        out[name] = kwargs[name]
+    return out
+
+
+def __getattr__(name):
+    if name == "attention":
+        from importlib import import_module
+
+        return import_module(".attention", __name__)
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

@@ -1,0 +1,21 @@
+"""Functions of neural networks: the engine's operators, and composites of them written here.
+
+An operator of the engine wins over a composite of the same name, so a composite becomes an operator without a change here.
+"""
+
+from __future__ import annotations
+
+from dtorch._C import _nn
+from dtorch.nn.functional import _activation, _attention, _distance, _loss, _spatial
+
+__all__ = []
+for _name in dir(_nn):
+    if not _name.startswith("_"):
+        globals()[_name] = getattr(_nn, _name)
+        __all__.append(_name)
+for _module in (_activation, _attention, _distance, _loss, _spatial):
+    for _name in _module.__all__:
+        if _name not in globals():
+            globals()[_name] = getattr(_module, _name)
+            __all__.append(_name)
+del _name, _module

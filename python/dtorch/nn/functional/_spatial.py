@@ -1,0 +1,229 @@
+"""Composites: pooling, normalisation and resampling over positions."""
+
+from __future__ import annotations
+
+import dtorch
+from dtorch._C import _nn
+
+__all__ = [
+    "affine_grid",
+    "channel_shuffle",
+    "grid_sample",
+    "local_response_norm",
+    "lp_pool1d",
+    "lp_pool2d",
+    "lp_pool3d",
+    "max_unpool1d",
+    "max_unpool2d",
+    "max_unpool3d",
+    "upsample",
+    "upsample_bilinear",
+    "upsample_nearest",
+]
+
+
+def _ntuple(value, n, name):
+    """`value` as a tuple of n numbers."""
+    if isinstance(value, (int, float)):
+        return (value,) * n
+    value = tuple(value)
+    if len(value) == 1:
+        return value * n
+    if len(value) != n:
+        raise ValueError(f"{name} must be one number or {n}, got {value}")
+    return value
+
+
+def local_response_norm(input, size, alpha=1e-4, beta=0.75, k=1.0):
+    """`input` (N, C, ...) over ``(k + alpha * mean of squares over `size` neighbouring channels) ** beta``."""
+    if input.dim() < 3:
+        raise ValueError(f"Expected 3D or higher dimensionality input (got {input.dim()} dimensions)")
+    if size < 1:
+        raise ValueError(f"local_response_norm: size must be at least 1, got {size}")
+    channels = input.shape[1]
+    margin = [0, 0] * (input.dim() - 2) + [size // 2, (size - 1) // 2]
+    padded = _nn.pad(input * input, margin)
+    total = padded.narrow(1, 0, channels)
+    for i in range(1, size):
+        total = total + padded.narrow(1, i, channels)
+    return input / (total * (alpha / size) + k) ** beta
+
+
+def _lp_pool(n, pool, input, norm_type, kernel_size, stride, ceil_mode):
+    kernel = _ntuple(kernel_size, n, "kernel_size")
+    count = 1
+    for k in kernel:
+        count *= k
+    stride = kernel if stride is None else _ntuple(stride, n, "stride")
+    mean = pool(input**norm_type, kernel, stride, (0,) * n, ceil_mode)
+    return (mean.sign() * _nn.relu(mean.abs()) * count) ** (1.0 / norm_type)
+
+
+def lp_pool1d(input, norm_type, kernel_size, stride=None, ceil_mode=False):
+    """Power-average pooling ``(sum x^p)^(1/p)`` of (N, C, L)."""
+    return _lp_pool(1, _nn.avg_pool1d, input, norm_type, kernel_size, stride, ceil_mode)
+
+
+def lp_pool2d(input, norm_type, kernel_size, stride=None, ceil_mode=False):
+    """Power-average pooling ``(sum x^p)^(1/p)`` of (N, C, H, W)."""
+    return _lp_pool(2, _nn.avg_pool2d, input, norm_type, kernel_size, stride, ceil_mode)
+
+
+def lp_pool3d(input, norm_type, kernel_size, stride=None, ceil_mode=False):
+    """Power-average pooling ``(sum x^p)^(1/p)`` of (N, C, D, H, W)."""
+    return _lp_pool(3, _nn.avg_pool3d, input, norm_type, kernel_size, stride, ceil_mode)
+
+
+def _max_unpool(n, input, indices, kernel_size, stride, padding, output_size):
+    """Put each value at the position (in the flattened output plane) that max pooling took it from."""
+    kernel = _ntuple(kernel_size, n, "kernel_size")
+    stride = kernel if stride is None else _ntuple(stride, n, "stride")
+    padding = _ntuple(padding, n, "padding")
+    if tuple(indices.shape) != tuple(input.shape):
+        raise ValueError(f"Expected shape of indices to be same as that of the input tensor ({input.shape}), but got {indices.shape}")
+    if output_size is None:
+        sizes = input.shape[-n:]
+        output_size = [(s - 1) * st + k - 2 * p for s, st, k, p in zip(sizes, stride, kernel, padding, strict=True)]
+    output_size = list(output_size)[-n:]
+    lead = list(input.shape[:-n])
+    plane = 1
+    for s in output_size:
+        plane *= s
+    flat = dtorch.zeros(*lead, plane, dtype=input.dtype, device=input.device)
+    return flat.scatter(-1, indices.flatten(-n), input.flatten(-n)).reshape(*lead, *output_size)
+
+
+def max_unpool1d(input, indices, kernel_size, stride=None, padding=0, output_size=None):
+    """Inverse of :func:`max_pool1d` with ``return_indices``; the other places are 0."""
+    return _max_unpool(1, input, indices, kernel_size, stride, padding, output_size)
+
+
+def max_unpool2d(input, indices, kernel_size, stride=None, padding=0, output_size=None):
+    """Inverse of :func:`max_pool2d` with ``return_indices``; the other places are 0."""
+    return _max_unpool(2, input, indices, kernel_size, stride, padding, output_size)
+
+
+def max_unpool3d(input, indices, kernel_size, stride=None, padding=0, output_size=None):
+    """Inverse of :func:`max_pool3d` with ``return_indices``; the other places are 0."""
+    return _max_unpool(3, input, indices, kernel_size, stride, padding, output_size)
+
+
+def upsample(input, size=None, scale_factor=None, mode="nearest", align_corners=None):
+    """The same as :func:`interpolate`."""
+    return _nn.interpolate(input, size=size, scale_factor=scale_factor, mode=mode, align_corners=align_corners)
+
+
+def upsample_nearest(input, size=None, scale_factor=None):
+    """:func:`interpolate` with ``mode="nearest"``."""
+    return _nn.interpolate(input, size=size, scale_factor=scale_factor, mode="nearest")
+
+
+def upsample_bilinear(input, size=None, scale_factor=None):
+    """:func:`interpolate` with ``mode="bilinear"`` and aligned corners."""
+    return _nn.interpolate(input, size=size, scale_factor=scale_factor, mode="bilinear", align_corners=True)
+
+
+def channel_shuffle(input, groups):
+    """Interleave `groups` groups of channels of (N, C, ...): channel g * (C / groups) + i goes to i * groups + g."""
+    if input.dim() < 3:
+        raise RuntimeError(f"channel_shuffle expects input with > 2 dims, but got input with sizes {list(input.shape)}")
+    n, c, *rest = input.shape
+    if groups < 1 or c % groups:
+        raise RuntimeError(f"Number of channels must be divisible by groups. Got {c} channels and {groups} groups.")
+    return input.reshape(n, groups, c // groups, *rest).transpose(1, 2).reshape(n, c, *rest)
+
+
+def affine_grid(theta, size, align_corners=False):
+    """Sampling grid of an affine map: theta (N, 2, 3) and size (N, C, H, W) -> (N, H, W, 2); or (N, 3, 4) and (N, C, D, H, W)."""
+    dims = len(size) - 2
+    if dims not in (2, 3) or tuple(theta.shape[1:]) != (dims, dims + 1):
+        raise ValueError(f"affine_grid: theta must be (N, 2, 3) for 4 sizes or (N, 3, 4) for 5, got {tuple(theta.shape)} and {tuple(size)}")
+
+    def axis(length):
+        if align_corners:
+            return dtorch.linspace(-1, 1, length, dtype=theta.dtype, device=theta.device) if length > 1 else theta.new_zeros(1)
+        return (dtorch.arange(length, dtype=theta.dtype, device=theta.device) * 2 + 1) / length - 1
+
+    spatial = list(size[2:])
+    columns = []
+    for d in reversed(range(dims)):  # x first, then y, then z
+        shape = [1] * dims
+        shape[d] = spatial[d]
+        columns.append(axis(spatial[d]).reshape(shape).expand(spatial))
+    columns.append(dtorch.ones(spatial, dtype=theta.dtype, device=theta.device))
+    base = dtorch.stack(columns, -1).reshape(1, -1, dims + 1)
+    return (base @ theta.transpose(1, 2)).reshape(theta.shape[0], *spatial, dims)
+
+
+def _unnormalize(coordinate, length, align_corners):
+    """From [-1, 1] to pixel positions."""
+    if align_corners:
+        return (coordinate + 1) / 2 * (length - 1)
+    return ((coordinate + 1) * length - 1) / 2
+
+
+def _reflect(position, low, high):
+    """Reflect positions at low and high (both in half pixels)."""
+    if low == high:
+        return position * 0.0
+    low, span = low / 2, (high - low) / 2
+    distance = (position - low).abs()
+    extra = distance % span
+    flips = (distance / span).floor()
+    return dtorch.where(flips % 2 == 0, extra + low, span - extra + low)
+
+
+def _bring_inside(position, length, padding_mode, align_corners):
+    if padding_mode == "border":
+        return position.clamp(0, length - 1)
+    if padding_mode == "reflection":
+        low, high = (0, 2 * (length - 1)) if align_corners else (-1, 2 * length - 1)
+        return _reflect(position, low, high).clamp(0, length - 1)
+    return position
+
+
+def grid_sample(input, grid, mode="bilinear", padding_mode="zeros", align_corners=False):
+    """Values of `input` (N, C, H, W) at the positions `grid` (N, h, w, 2), x before y, in [-1, 1]: (N, C, h, w); the same in 3-D.
+
+    `mode` is "bilinear" or "nearest"; `padding_mode` is "zeros", "border" or "reflection".
+    """
+    dims = input.dim() - 2
+    if mode not in ("bilinear", "nearest"):
+        raise ValueError(f"grid_sample(): expected mode to be 'bilinear' or 'nearest', but got: '{mode}'")
+    if padding_mode not in ("zeros", "border", "reflection"):
+        raise ValueError(f"grid_sample(): expected padding_mode to be 'zeros', 'border', or 'reflection', but got: '{padding_mode}'")
+    if dims not in (2, 3) or grid.dim() != input.dim() or grid.shape[-1] != dims or grid.shape[0] != input.shape[0]:
+        raise RuntimeError(f"grid_sample(): expected input (N, C, ...) and grid (N, ..., {dims}), got {input.shape} and {grid.shape}")
+    n, c, *spatial = input.shape
+    out_spatial = list(grid.shape[1:-1])
+    position = []
+    for d in range(dims):  # d counts from the first spatial dimension; the grid's last entry belongs to it
+        p = _unnormalize(grid[..., dims - 1 - d], spatial[d], bool(align_corners))
+        position.append(_bring_inside(p, spatial[d], padding_mode, bool(align_corners)))
+    flat = input.reshape(n, c, -1)
+    if mode == "nearest":
+        corners = [([p.round() for p in position], None)]
+    else:
+        base = [p.floor() for p in position]
+        corners = []
+        for bits in range(1 << dims):
+            at, weight = [], 1.0
+            for d in range(dims):
+                up = bits >> d & 1
+                at.append(base[d] + up)
+                fraction = position[d] - base[d]
+                weight = weight * (fraction if up else 1 - fraction)
+            corners.append((at, weight))
+    total = None
+    for at, weight in corners:
+        index, inside = None, None
+        for d in range(dims):
+            ok = (at[d] >= 0) & (at[d] <= spatial[d] - 1)
+            inside = ok if inside is None else inside & ok
+            i = at[d].detach().clamp(0, spatial[d] - 1).to(dtorch.int64)
+            index = i if index is None else index * spatial[d] + i
+        value = flat.gather(2, index.reshape(n, 1, -1).expand(n, c, -1)).reshape(n, c, *out_spatial)
+        scale = inside.to(input.dtype) if weight is None else weight * inside.to(input.dtype)
+        value = value * scale.unsqueeze(1)
+        total = value if total is None else total + value
+    return total
