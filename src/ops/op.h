@@ -235,23 +235,37 @@ typedef struct dt_args {
 } dt_args;
 
 /* ---- an inferred call, interned ----------------------------------------------------------------------------------------------- */
-/* One per distinct (op, attributes, input metas, spec): the result of infer and place. The controller and autograd share it. */
+/* One per distinct (op, attributes, input metas, spec): the result of infer and place. The controller and autograd share it.
+ *
+ * Who may free it: the client keeps `refs` (its cache, gradient nodes, view steps) and counts `issued` records; everybody else counts in `done`:
+ * a record's holder calls dt_call_unref when it is done with the record, and whoever keeps the pointer longer (a plan cache) takes dt_call_ref
+ * first. The client frees the call when refs == 0 and issued == done. Two counters on two cache lines instead of one atomic count, because a
+ * shared count would bounce between the client's core and the controller's at every call. */
 typedef struct dt_call {
-    dt_hlink link;
+    dt_hlink link; /* the client's cache */
     const dt_op *op;
     const void *attr;
     uint16_t n_in, n_out;
-    bool dirty_tick; /* for the cache's clock eviction */
-    _Atomic uint32_t refs;
+    uint8_t implied;      /* some input is redistributed by implication (with communication) */
+    uint8_t flags;        /* the client's */
     const dt_spec *spec;
     const dt_meta **in;   /* as given */
-    const dt_meta **used; /* after implied casts and redistribution; wrapped numbers: meta->wrapped with the cast dtype */
+    const dt_meta **used; /* after implied casts and redistribution; wrapped numbers: meta->wrapped with the cast dtype; NULL if absent */
     const dt_meta **out;
     const dt_mesh *mesh;  /* where it runs */
-    void *lowered;        /* the controller's cache for this call; owned by the controller thread */
     uint32_t n_key;
     uint64_t *key;
     dt_arena arena;
+    /* the client's line */
+    _Alignas(64) uint32_t refs;
+    bool tick; /* used since the clock hand passed */
+    uint64_t issued;
+    /* the controller's line */
+    _Alignas(64) _Atomic uint64_t done;
+    void *lowered;                      /* the controller's cache for this call; owned by the controller thread */
+    void (*lowered_free)(void *lowered); /* called by the client just before the call is freed; NULL: nothing to free */
 } dt_call;
+void dt_call_ref(dt_call *c);   /* a holder other than the client; any thread that holds a reference already */
+void dt_call_unref(dt_call *c); /* gives back a record's reference, or one of dt_call_ref; the client frees the call later */
 
 #endif
