@@ -25,8 +25,8 @@ from PIL import Image, ImageDraw
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 
-LAYERS, WIDTH, HEADS, CONTEXT, BATCH, VOCABULARY = 4, 160, 4, 64, 16, 256
-LEARNING_RATE, WARM_UP, SEED = 2e-3, 20, 1234
+LAYERS, WIDTH, HEADS, CONTEXT, BATCH, VOCABULARY = 3, 192, 6, 64, 16, 256
+LEARNING_RATE, WARM_UP, SEED = 1e-3, 20, 1234
 COMPARED_STEPS = 10
 console = Console()
 

@@ -7,6 +7,7 @@ Each `const dt_op dt_op_NAME = { .sig = "…" }` becomes one function `dt_NAME`.
 in C. One result is returned; several are put into `dt_tensor **out`; a list comes back as an array that the scope owns. Parameters
 that take a tensor or a number are dt_value behind a macro, so that `dt_mul(s, x, 2.0)` and `dt_mul(s, x, y)` both work.
 """
+import pathlib
 import re
 import sys
 
@@ -120,7 +121,7 @@ def main():
     for path in sources:
         if not path.endswith(".c"):
             continue
-        text = open(path, encoding="utf-8").read()
+        text = pathlib.Path(path).read_text(encoding="utf-8")
         for m in LITERAL.finditer(text):
             s = SIG.search(m[2])
             if not s:
