@@ -27,7 +27,7 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, T
 
 LAYERS, WIDTH, HEADS, CONTEXT, BATCH, VOCABULARY = 3, 192, 6, 64, 16, 256
 LEARNING_RATE, WARM_UP, SEED = 1e-3, 20, 1234
-COMPARED_STEPS = 10
+STEPS, COMPARED_STEPS = 600, 10
 console = Console()
 
 
@@ -208,7 +208,7 @@ def draw_curve(losses, path, width=900, height=500, margin=60):
 
 def main():
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--steps", type=int, default=600)
+    parser.add_argument("--steps", type=int, default=STEPS)
     parser.add_argument("--out", type=pathlib.Path, default=pathlib.Path("out"))
     args = parser.parse_args()
     args.out.mkdir(parents=True, exist_ok=True)
@@ -238,7 +238,7 @@ def main():
     worst = max(abs(a - b) for a, b in zip(alone, losses, strict=False))
     console.print(f"first {len(alone)} steps again on one device: largest difference of the losses {worst:.2e}")
     console.print(f"wrote {args.out}/loss.png, model.safetensors and sample.txt; {time.perf_counter() - begin:.0f} s in all")
-    if final > 2.2 or worst > 1e-4:
+    if worst > 1e-4 or (args.steps >= STEPS and final > 2.2):
         raise SystemExit("demo: the loss should end below 2.2 and the difference stay below 1e-4")
 
 

@@ -1,0 +1,39 @@
+"""The programs that the project shows run, and do what they say."""
+
+import pathlib
+import re
+import subprocess
+import sys
+
+import pytest
+
+ROOT = pathlib.Path(__file__).resolve().parents[2]
+
+
+def run(*args, timeout=300, cwd=ROOT):
+    done = subprocess.run([sys.executable, *map(str, args)], capture_output=True, text=True, timeout=timeout, cwd=cwd)
+    assert done.returncode == 0, done.stdout[-2000:] + done.stderr[-4000:]
+    return done.stdout
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(320)
+def test_digits_reads_97_percent():
+    share = re.search(r"([\d.]+)% of 360 held-out images", run("examples/digits.py"))
+    assert float(share.group(1)) >= 97
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(320)
+def test_demo_writes_its_files_and_one_device_agrees(tmp_path):
+    out = run("examples/demo.py", "--steps", 25, "--out", tmp_path)
+    assert float(re.search(r"largest difference of the losses (\S+)", out).group(1)) <= 1e-4
+    assert (tmp_path / "loss.png").read_bytes().startswith(b"\x89PNG")
+    assert (tmp_path / "sample.txt").read_text().startswith("def read_lines(path):")
+    assert (tmp_path / "model.safetensors").stat().st_size > 4_000_000  # a million parameters in float32
+
+
+def test_readme_program_runs(tmp_path):
+    program = re.search(r"```python\n(.*?)```", (ROOT / "README.md").read_text(), re.S).group(1)
+    (tmp_path / "readme.py").write_text(program)
+    assert "(128, 64)" in run(tmp_path / "readme.py", cwd=tmp_path).replace("torch.Size([128, 64])", "(128, 64)")
