@@ -300,3 +300,13 @@ void dt_cpu_cast_view(const dt_view *dst, const dt_view *src, dt_team *team) {
     p->rows_a_task = row >= PIECE ? 1 : PIECE / row;
     dt_team_run(team, cast_task, &c, (p->rows + p->rows_a_task - 1) / p->rows_a_task);
 }
+
+/* Any op that only changes shape or strides: out[0] is in[0]'s elements in order. */
+DT_CPU_KERNEL(copy_reshape);
+dt_status dt_cpu_copy_reshape(const dt_kctx *c) {
+    dt_view dst = c->in[0];
+    dst.data = c->out[0].data;
+    dt_view_set_contiguous(&dst);
+    dt_cpu_copy_view(&dst, &c->in[0], c->team);
+    return DT_OK;
+}

@@ -9,5 +9,7 @@
 void dt_cpu_copy_view(const dt_view *dst, const dt_view *src, dt_team *team);
 /* dst = src cast to dst's dtype, as Tensor.to: floats to integers truncate, anything to bool is `!= 0`. Same shape. */
 void dt_cpu_cast_view(const dt_view *dst, const dt_view *src, dt_team *team);
+/* Zero bytes into a contiguous view. */
+void dt_cpu_zero_view(const dt_view *v, dt_team *team);
 
 #endif
