@@ -200,7 +200,7 @@ static bool alias_expand(dt_alias *x) {
 }
 static void unview_expand(dt_scope *s, const dt_call *c, int out_index, dt_tensor *base, dt_tensor *value, dt_tensor **new_base) {
     if (c->in[0]->numel == c->out[0]->numel) {
-        *new_base = dt_view(s, value, dt_meta_dims(c->in[0]));
+        *new_base = dt_reshape(s, value, dt_meta_dims(c->in[0]));
         return;
     }
     dt_scope_fail(s, dt_fail(DT_E_STATE, "unsupported operation: more than one element of the written-to tensor refers to a single memory location. "

@@ -44,10 +44,10 @@ static dt_status place_reshape(const dt_node *n, dt_rules *r) {
     return dt_move_partial(n, r, DT_MOVE_ANY);
 }
 
-static void grad_reshape(dt_grad *g) { dt_grad_set(g, 0, dt_view(g->s, dt_grad_gy(g, 0), dt_meta_dims(dt_grad_in_meta(g, 0)))); }
+static void grad_reshape(dt_grad *g) { dt_grad_set(g, 0, dt_reshape(g->s, dt_grad_gy(g, 0), dt_meta_dims(dt_grad_in_meta(g, 0)))); }
 
 static void unview_reshape(dt_scope *s, const dt_call *c, int out_index, dt_tensor *base, dt_tensor *value, dt_tensor **new_base) {
-    *new_base = dt_view(s, value, dt_meta_dims(c->in[0]));
+    *new_base = dt_reshape(s, value, dt_meta_dims(c->in[0]));
 }
 
 /* Strides of the reshaped view, when the input's strides allow one: each run of input dims that is dense in itself may be re-cut. */
@@ -120,7 +120,7 @@ typedef struct shape_attr {
 } shape_attr;
 static dt_status infer_view(dt_node *n) { return infer_shape(n->in[0], &((shape_attr *)n->attr)->shape, &n->out[0]); }
 
-const dt_op dt_op_view = {
+const dt_op dt_op_view_shape = {
     .sig = "view(Tensor input, int[]... shape) -> Tensor",
     .doc = "The same elements in another shape, sharing storage. One size may be -1: it is inferred. Errors: a size that does not fit.",
     .where = DT_METHOD,
@@ -136,7 +136,7 @@ const dt_op dt_op_reshape = {
 };
 
 static void compose_view_as(dt_scope *s, const dt_args *a, dt_tensor **out, int *n_out) {
-    dt_compose_return(out, n_out, dt_view(s, dt_arg_get_tensor(a, 0), dt_shape_dims(dt_arg_get_tensor(a, 1))));
+    dt_compose_return(out, n_out, dt_reshape(s, dt_arg_get_tensor(a, 0), dt_shape_dims(dt_arg_get_tensor(a, 1))));
 }
 const dt_op dt_op_view_as = {
     .sig = "view_as(Tensor input, Tensor other) -> Tensor",
@@ -277,7 +277,7 @@ static dt_status place_same(const dt_node *n, dt_rules *r) {
     return dt_move_partial(n, r, DT_MOVE_ANY);
 }
 static void grad_same(dt_grad *g) { dt_grad_set(g, 0, dt_grad_gy(g, 0)); }
-const dt_op dt_op_alias = {
+const dt_op dt_op_identity = {
     .sig = "alias(Tensor input) -> Tensor",
     .doc = "The tensor itself, as a view: a new handle on the same storage.",
     .where = DT_HIDDEN,
