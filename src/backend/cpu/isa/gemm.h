@@ -1,0 +1,37 @@
+/* GEMM on one thread, for kernels of this folder: our own micro-kernels, or OpenBLAS where it is loaded and wins (large and thin shapes).
+ *
+ * C = alpha A B + beta C with A (m, k), B (k, n) of any strides (ars between rows, acs between columns; 0 is fine) and C (m, n) with rows ldc
+ * apart. C is not read when beta is 0. Sizes may be 0. The *_mixed form takes 16-bit floats, converts blockwise, computes in f32 and rounds once. */
+#ifndef DT_BACKEND_CPU_ISA_GEMM_H
+#define DT_BACKEND_CPU_ISA_GEMM_H
+
+#include "backend/cpu/isa/isa.h"
+
+void DT_ISA_FN(gemm_f32)(int64_t m, int64_t n, int64_t k, float alpha, const float *a, int64_t ars, int64_t acs, const float *b, int64_t brs, int64_t bcs,
+                         float beta, float *c, int64_t ldc);
+void DT_ISA_FN(gemm_f64)(int64_t m, int64_t n, int64_t k, double alpha, const double *a, int64_t ars, int64_t acs, const double *b, int64_t brs,
+                         int64_t bcs, double beta, double *c, int64_t ldc);
+
+/* A product to be split among a team: C[batch][m][n] = sum over `terms` of A_t B_t (+ bias[n]). All of one float dtype; C is contiguous. */
+enum { DT_GEMM_BATCH = DT_MAX_DIM };
+typedef struct dt_gemm {
+    dt_dtype dtype;
+    int64_t m, n, k;
+    const char *a, *b;
+    int64_t ars, acs, brs, bcs; /* in elements */
+    int nb;                     /* batch dimensions; a stride of 0 broadcasts */
+    int64_t batch[DT_GEMM_BATCH], abs[DT_GEMM_BATCH], bbs[DT_GEMM_BATCH];
+    int nt;                     /* summed dimensions beyond k, walked in order */
+    int64_t terms[DT_GEMM_BATCH], ats[DT_GEMM_BATCH], bts[DT_GEMM_BATCH];
+    char *c;
+    const char *bias;           /* (n,) or NULL */
+    int64_t bias_stride;
+} dt_gemm;
+/* Folds what can be folded, splits by the problem's size and runs. g is changed. */
+void DT_ISA_FN(gemm_run)(dt_gemm *g, dt_team *team);
+
+/* n elements of a float dtype, stride apart, to floats; and floats to contiguous elements. */
+void DT_ISA_FN(load_f32)(dt_dtype t, const void *src, int64_t stride, int64_t n, float *dst);
+void DT_ISA_FN(store_f32)(dt_dtype t, const float *src, int64_t n, void *dst);
+
+#endif

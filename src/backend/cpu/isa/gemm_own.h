@@ -1,0 +1,79 @@
+/* The template behind gemm.c: T, SUF, GEMM_NAME, BLAS_GEMM and BLAS_GEMV are defined by it. */
+#include "backend/cpu/isa/micro.h"
+
+#define CAT2_(a, b) a##b
+#define CAT2(a, b) CAT2_(a, b)
+#define OF(name) CAT2(name, SUF)
+
+enum { OF(GEMM_KC) = 256 };
+
+static void OF(own)(int64_t m, int64_t n, int64_t k, T alpha, const T *a, int64_t ars, int64_t acs, const T *b, int64_t brs, int64_t bcs, T *c,
+                    int64_t ldc, bool add) {
+    T panel[OF(GEMM_KC) * OF(MICRO_NR)] __attribute__((aligned(64)));
+    for (int64_t p = 0; p < k; p += OF(GEMM_KC)) {
+        int64_t kc = k - p < OF(GEMM_KC) ? k - p : OF(GEMM_KC);
+        for (int64_t j = 0; j < n; j += OF(MICRO_NR)) {
+            int64_t nc = n - j < OF(MICRO_NR) ? n - j : OF(MICRO_NR);
+            OF(micro_pack)(kc, nc, b + p * brs + j * bcs, brs, bcs, panel);
+            if (alpha != 1)
+                for (int64_t i = 0; i < kc * OF(MICRO_NR); i++) panel[i] *= alpha;
+            OF(micro_panel)(m, nc, kc, a + p * acs, ars, acs, panel, c + j, ldc, add || p > 0);
+        }
+    }
+}
+
+static void OF(scale)(int64_t m, int64_t n, T beta, T *c, int64_t ldc) {
+    for (int64_t i = 0; i < m; i++)
+        for (int64_t j = 0; j < n; j++) c[i * ldc + j] = beta == 0 ? 0 : beta * c[i * ldc + j];
+}
+
+/* What BLAS calls a matrix: transposed or not, and a leading dimension; false if it is neither. */
+static bool OF(blas_form)(int64_t rows, int64_t cols, int64_t rs, int64_t cs, int *trans, int *ld) {
+    int64_t l = 0;
+    if ((cs == 1 || cols == 1) && (rs >= cols || rows == 1)) {
+        *trans = DT_BLAS_N;
+        l = rows == 1 ? cols : rs;
+    } else if ((rs == 1 || rows == 1) && (cs >= rows || cols == 1)) {
+        *trans = DT_BLAS_T;
+        l = cols == 1 ? rows : cs;
+    }
+    *ld = (int)l;
+    return l > 0 && l <= INT32_MAX && rows <= INT32_MAX && cols <= INT32_MAX;
+}
+
+/* Thin and large products; false if OpenBLAS is absent or has no advantage. */
+static bool OF(by_blas)(int64_t m, int64_t n, int64_t k, T alpha, const T *a, int64_t ars, int64_t acs, const T *b, int64_t brs, int64_t bcs, T beta, T *c,
+                        int64_t ldc) {
+    const dt_blas *blas = dt_blas_get();
+    int ta, tb, lda, ldb;
+    if (!blas || ldc > INT32_MAX) return false;
+    if (m == 1 && acs > 0 && acs <= INT32_MAX && OF(blas_form)(k, n, brs, bcs, &tb, &ldb)) {
+        blas->BLAS_GEMV(DT_BLAS_ROW, tb == DT_BLAS_T ? DT_BLAS_N : DT_BLAS_T, (int)(tb == DT_BLAS_T ? n : k), (int)(tb == DT_BLAS_T ? k : n), alpha, b, ldb,
+                        a, (int)acs, beta, c, 1);
+        return true;
+    }
+    if (n == 1 && brs > 0 && brs <= INT32_MAX && OF(blas_form)(m, k, ars, acs, &ta, &lda)) {
+        blas->BLAS_GEMV(DT_BLAS_ROW, ta, (int)(ta == DT_BLAS_T ? k : m), (int)(ta == DT_BLAS_T ? m : k), alpha, a, lda, b, (int)brs, beta, c, (int)ldc);
+        return true;
+    }
+    if ((double)m * (double)n * (double)k < GEMM_LARGE) return false;
+    if (!OF(blas_form)(m, k, ars, acs, &ta, &lda) || !OF(blas_form)(k, n, brs, bcs, &tb, &ldb)) return false;
+    blas->BLAS_GEMM(DT_BLAS_ROW, ta, tb, (int)m, (int)n, (int)k, alpha, a, lda, b, ldb, beta, c, (int)ldc);
+    return true;
+}
+
+void GEMM_NAME(int64_t m, int64_t n, int64_t k, T alpha, const T *a, int64_t ars, int64_t acs, const T *b, int64_t brs, int64_t bcs, T beta, T *c,
+               int64_t ldc) {
+    if (m <= 0 || n <= 0) return;
+    if (k <= 0) {
+        OF(scale)(m, n, beta, c, ldc);
+        return;
+    }
+    if (OF(by_blas)(m, n, k, alpha, a, ars, acs, b, brs, bcs, beta, c, ldc)) return;
+    if (beta != 0 && beta != 1) OF(scale)(m, n, beta, c, ldc);
+    OF(own)(m, n, k, alpha, a, ars, acs, b, brs, bcs, c, ldc, beta != 0);
+}
+
+#undef OF
+#undef CAT2
+#undef CAT2_
