@@ -132,22 +132,30 @@ static void grad_product(dt_grad *g, bool ta, bool tb) {
         dt_grad_set(g, 1, tb ? dt_gemm(g->s, gy, a, true, ta) : dt_gemm(g->s, a, gy, !ta, false));
 }
 
+/* Of two vectors: gy () times each. */
+static void grad_vectors(dt_grad *g) {
+    dt_tensor *gy = dt_unsqueeze(g->s, dt_grad_gy(g, 0), 0);
+    for (int i = 0; i < 2; i++)
+        if (dt_grad_needs(g, i)) dt_grad_set(g, i, dt_matmul(g->s, dt_unsqueeze(g->s, dt_grad_in(g, 1 - i), 1), gy));
+}
+
 static void grad_matmul(dt_grad *g) {
     int na = dt_grad_in_meta(g, 0)->ndim, nb = dt_grad_in_meta(g, 1)->ndim;
     if (na >= 2 && nb >= 2) {
         grad_product(g, false, false);
         return;
     }
-    dt_tensor *gy = dt_grad_gy(g, 0), *a = dt_grad_in(g, 0), *b = dt_grad_in(g, 1), *col = dt_unsqueeze(g->s, gy, -1);
     if (na == 1 && nb == 1) {
-        if (dt_grad_needs(g, 0)) dt_grad_set(g, 0, dt_mul(g->s, gy, b));
-        if (dt_grad_needs(g, 1)) dt_grad_set(g, 1, dt_mul(g->s, gy, a));
-    } else if (nb == 1) { /* (…, m, k), (k) -> (…, m) */
-        if (dt_grad_needs(g, 0)) dt_grad_set(g, 0, dt_mul(g->s, col, b));
+        grad_vectors(g);
+        return;
+    }
+    dt_tensor *gy = dt_grad_gy(g, 0), *a = dt_grad_in(g, 0), *b = dt_grad_in(g, 1), *col = dt_unsqueeze(g->s, gy, -1);
+    if (nb == 1) { /* (…, m, k), (k) -> (…, m) */
+        if (dt_grad_needs(g, 0)) dt_grad_set(g, 0, dt_matmul(g->s, col, dt_unsqueeze(g->s, b, 0)));
         if (dt_grad_needs(g, 1)) dt_grad_set(g, 1, dt_squeeze(g->s, dt_outer_sum(g->s, a, col), DT_DIMS(1)));
     } else { /* (k), (…, k, n) -> (…, n) */
         if (dt_grad_needs(g, 0)) dt_grad_set(g, 0, dt_squeeze(g->s, dt_matmul(g->s, b, col), DT_DIMS(-1)));
-        if (dt_grad_needs(g, 1)) dt_grad_set(g, 1, dt_mul(g->s, dt_unsqueeze(g->s, a, -1), dt_unsqueeze(g->s, gy, -2)));
+        if (dt_grad_needs(g, 1)) dt_grad_set(g, 1, dt_matmul(g->s, dt_unsqueeze(g->s, a, -1), dt_unsqueeze(g->s, gy, -2)));
     }
 }
 
@@ -300,12 +308,6 @@ static dt_status place_dot(const dt_node *n, dt_rules *r) {
     return rules_bilinear(r);
 }
 
-static void grad_dot(dt_grad *g) {
-    dt_tensor *gy = dt_grad_gy(g, 0);
-    if (dt_grad_needs(g, 0)) dt_grad_set(g, 0, dt_mul(g->s, gy, dt_grad_in(g, 1)));
-    if (dt_grad_needs(g, 1)) dt_grad_set(g, 1, dt_mul(g->s, gy, dt_grad_in(g, 0)));
-}
-
 const dt_op dt_op_dot = {
     .sig = "dot(Tensor input, Tensor tensor) -> Tensor",
     .doc = "Sum of the products of two vectors of equal length: (n,), (n,) -> (). RuntimeError otherwise.",
@@ -313,7 +315,7 @@ const dt_op dt_op_dot = {
     .where = DT_FN | DT_METHOD,
     .infer = infer_dot,
     .place = place_dot,
-    .grad = grad_dot,
+    .grad = grad_vectors,
     .saves = DT_SAVE_IN(0) | DT_SAVE_IN(1),
     .kernels = {{DT_CPU, DT_FLOATS | DT_INTS_MASK, dt_cpu_dot, 0, NULL}},
 };
