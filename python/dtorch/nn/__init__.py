@@ -2,7 +2,7 @@
 
 from dtorch.nn.parameter import Buffer, Parameter  # isort: skip
 from dtorch.nn import functional, init  # isort: skip
-from dtorch.nn import modules, utils  # isort: skip
+from dtorch.nn import attention, modules, utils  # isort: skip
 from dtorch.nn.modules import *  # noqa: F403
 from dtorch.nn.modules import Module  # noqa: F401
 
@@ -23,11 +23,3 @@ def factory_kwargs(kwargs):
             raise TypeError(f"{name} specified twice, in **kwargs and in factory_kwargs")
         out[name] = kwargs[name]
     return out
-
-
-def __getattr__(name):
-    if name == "attention":
-        from importlib import import_module
-
-        return import_module(".attention", __name__)
-    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

@@ -178,10 +178,12 @@ def embedding_bag(
     if mode not in ("sum", "mean", "max"):
         raise ValueError(f"embedding_bag: mode has to be one of sum, mean or max, got {mode!r}")
     if per_sample_weights is not None and mode != "sum":
-        raise NotImplementedError(f"embedding_bag: per_sample_weights was not None, which is only supported for mode='sum' (got mode={mode!r})")
+        raise NotImplementedError(
+            f"embedding_bag: per_sample_weights was not None, which is only supported for mode='sum' (got mode={mode!r})"
+        )
     if input.dim() == 2:
         if offsets is not None:
-            raise ValueError("embedding_bag: if input is 2D, then offsets has to be None, as input is treated is a mini-batch of fixed length")
+            raise ValueError("embedding_bag: if input is 2D, then offsets has to be None: the bags all have the length of a row")
     elif input.dim() == 1:
         if offsets is None or offsets.dim() != 1:
             raise ValueError("embedding_bag: offsets has to be a 1D Tensor if input is 1D")

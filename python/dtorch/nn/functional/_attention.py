@@ -145,8 +145,9 @@ def multi_head_attention_forward(
         if tuple(attn_mask.shape) != expected:
             raise RuntimeError(f"The shape of the {attn_mask.dim()}D attn_mask is {attn_mask.shape}, but should be {expected}.")
     if key_padding_mask is not None:
-        _require(key_padding_mask.shape[0] == batch, f"Expected key_padded_mask.shape[0] to be {batch}, but got {key_padding_mask.shape[0]}")
-        _require(key_padding_mask.shape[1] == s, f"Expected key_padded_mask.shape[1] to be {s}, but got {key_padding_mask.shape[1]}")
+        for d, size in enumerate((batch, s)):
+            given = key_padding_mask.shape[d]
+            _require(given == size, f"Expected key_padded_mask.shape[{d}] to be {size}, but got {given}")
     causal = is_causal and key_padding_mask is None and not need_weights and bias_k is None and not add_zero_attn
     attn_mask = None if causal else _float_mask(attn_mask, "attn_mask", query.dtype)
     key_padding_mask = _float_mask(key_padding_mask, "key_padding_mask", query.dtype)

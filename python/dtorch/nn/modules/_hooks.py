@@ -259,7 +259,8 @@ class HookMixin:
                         if changed is not None:
                             result = changed
                     except Exception as e:
-                        warnings.warn(f"module forward hook with `always_call=True` raised an exception that was silenced: {e}", stacklevel=2)
+                        text = f"module forward hook with `always_call=True` raised an exception that was silenced: {e}"
+                        warnings.warn(text, stacklevel=2)
             raise
 
 

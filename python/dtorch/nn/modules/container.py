@@ -433,7 +433,7 @@ class ParameterDict(Module):
 
     def get(self, key, default=None):
         """The value under `key`, or `default`."""
-        return self[key] if key in self else default
+        return self[key] if key in self else default  # noqa: SIM401
 
     def fromkeys(self, keys, default=None):
         """A new dictionary with `default` under each of `keys`."""

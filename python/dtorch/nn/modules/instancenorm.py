@@ -28,7 +28,9 @@ class _InstanceNorm(_NormBase):
         channel = input.shape[1 if batched else 0]
         if channel != self.num_features:
             if self.affine:
-                raise ValueError(f"expected input's size at dim={int(batched)} to match num_features ({self.num_features}), but got: {channel}.")
+                raise ValueError(
+                    f"expected input's size at dim={int(batched)} to match num_features ({self.num_features}), but got: {channel}."
+                )
             warnings.warn(
                 f"input's size at dim={int(batched)} does not match num_features. You can silence this warning by not passing in "
                 "num_features, which is not used because affine=False",

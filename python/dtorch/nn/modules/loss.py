@@ -7,6 +7,7 @@ import warnings
 from dtorch._C import _nn
 from dtorch.nn import functional as F
 from dtorch.nn.functional._loss import legacy_reduction
+from dtorch.nn.modules.distance import PairwiseDistance
 from dtorch.nn.modules.module import Module
 
 __all__ = [
@@ -275,7 +276,7 @@ class TripletMarginWithDistanceLoss(_Loss):
         super().__init__(reduction=reduction)
         if margin <= 0:
             raise ValueError(f"TripletMarginWithDistanceLoss: expected margin to be greater than 0, got {margin} instead")
-        self.distance_function = F.pairwise_distance if distance_function is None else distance_function
+        self.distance_function = PairwiseDistance() if distance_function is None else distance_function
         self.margin = margin
         self.swap = swap
 

@@ -1,6 +1,6 @@
 """The base class of all networks.
 
-A module keeps three registries (parameters, buffers, children), each mirrored into its ``__dict__`` (see ``_registry.py``), and hook tables.
+A module keeps hook tables and three registries (parameters, buffers, children), each mirrored into its ``__dict__`` (see ``_registry.py``).
 ``__call__`` looks at one flag and calls ``forward``. State dictionaries are in ``_state.py``, hooks in ``_hooks.py``.
 """
 
@@ -55,7 +55,7 @@ def _typename(value):
 
 
 def _parse_to(args, kwargs):
-    """The arguments of ``Module.to``: ``(device)``, ``(dtype)``, ``(device, dtype)``, ``(tensor)``; returns the keywords of ``Tensor.to``."""
+    """The arguments of ``Module.to`` (a device, a dtype, both, or a tensor) as the keywords of ``Tensor.to``."""
     out = {}
     legal = ("device", "dtype", "non_blocking", "memory_format", "tensor", "copy")
     for name in kwargs:
@@ -383,7 +383,10 @@ class Module(StateMixin, HookMixin):
         return self
 
     def to(self, *args, **kwargs):
-        """Move and cast in place: ``to(device)``, ``to(dtype)``, ``to(device, dtype)``, ``to(tensor)``; a dtype changes only floats. Returns self."""
+        """Move and cast in place; returns self.
+
+        ``to(device)``, ``to(dtype)``, ``to(device, dtype)`` or ``to(tensor)``; a dtype changes only floating point and complex tensors.
+        """
         options = _parse_to(args, kwargs)
         dtype = options.get("dtype")
         if dtype is not None and not (dtype.is_floating_point or dtype.is_complex):

@@ -133,9 +133,6 @@ class AvgPool1d(_AvgPool):
     def forward(self, input):
         return _nn.avg_pool1d(input, self.kernel_size, self.stride, self.padding, self.ceil_mode, self.count_include_pad)
 
-    def extra_repr(self):
-        return super().extra_repr() + f", ceil_mode={self.ceil_mode}, count_include_pad={self.count_include_pad}"
-
 
 class AvgPool2d(_AvgPool):
     """Mean over windows of (N, C, H, W)."""

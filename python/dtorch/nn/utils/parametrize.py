@@ -1,7 +1,7 @@
 """Parameters that are functions of other parameters.
 
-``register_parametrization(m, "weight", P)`` moves ``m.weight`` to ``m.parametrizations.weight.original`` and gives the module a class of its
-own, in which ``weight`` is a property that computes ``P(original)``.
+``register_parametrization(m, "weight", P)`` moves ``m.weight`` to ``m.parametrizations.weight.original`` and gives the module a class of
+its own, in which ``weight`` is a property that computes ``P(original)``.
 """
 
 from __future__ import annotations
@@ -11,7 +11,6 @@ from contextlib import contextmanager
 import dtorch
 from dtorch import Tensor
 from dtorch.nn.modules.container import ModuleDict, ModuleList
-from dtorch.nn.modules.module import Module
 from dtorch.nn.parameter import Parameter
 
 __all__ = [
@@ -206,7 +205,9 @@ def register_parametrization(module, tensor_name, parametrization, *, unsafe=Fal
         setattr(type(module), tensor_name, _property(tensor_name))
         module.parametrizations._modules[tensor_name] = entry
     else:
-        raise ValueError(f"Module '{type(module).__name__}' does not have a parameter, a buffer, or a parametrized element with name '{tensor_name}'")
+        raise ValueError(
+            f"Module '{type(module).__name__}' does not have a parameter, a buffer, or a parametrized element with name '{tensor_name}'"
+        )
     return module
 
 
@@ -219,7 +220,7 @@ def is_parametrized(module, tensor_name=None):
 
 
 def remove_parametrizations(module, tensor_name, leave_parametrized=True):
-    """Take the parametrisations of a tensor away, leaving its computed value (or, if not `leave_parametrized`, the original); returns `module`."""
+    """Take the parametrisations of a tensor away; returns `module`. Leaves the computed value, or (not `leave_parametrized`) the original."""
     if not is_parametrized(module, tensor_name):
         raise ValueError(f"Module {type(module).__name__} does not have a parametrization on {tensor_name}")
     entry = module.parametrizations[tensor_name]
@@ -233,7 +234,9 @@ def remove_parametrizations(module, tensor_name, leave_parametrized=True):
         value = getattr(module, tensor_name).detach().clone()
         original = Parameter(value) if any(isinstance(p, Parameter) for p in entry.parameters(recurse=False)) else value
     else:
-        raise ValueError("Cannot leave unparametrized (`leave_parametrized=False`) a tensor that is parametrized in terms of a sequence of tensors.")
+        raise ValueError(
+            "Cannot leave unparametrized (`leave_parametrized=False`) a tensor that is parametrized in terms of a sequence of tensors."
+        )
     delattr(type(module), tensor_name)
     del module.parametrizations[tensor_name]
     if isinstance(original, Parameter):

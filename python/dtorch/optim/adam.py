@@ -1,0 +1,139 @@
+"""Adam and AdamW: one fused operator for each parameter. Kingma & Ba, 2015; Loshchilov & Hutter, 2019."""
+
+from __future__ import annotations
+
+import dtorch
+from dtorch._C import _ops
+from dtorch.optim.optimizer import Optimizer, check_betas, check_lr, check_not_negative, number
+
+__all__ = ["Adam", "AdamW"]
+
+
+class Adam(Optimizer):
+    """``m = b1 m + (1 - b1) g; v = b2 v + (1 - b2) g^2; p -= lr m' / (sqrt(v') + eps)`` with m', v' corrected for their start at 0.
+
+    `weight_decay` adds to the gradient (L2), or shrinks the parameter directly with `decoupled_weight_decay`. `amsgrad` divides by the
+    largest v so far. `foreach`, `capturable`, `differentiable` and `fused` are accepted and have no effect: a step is always fused.
+    """
+
+    def __init__(
+        self,
+        params,
+        lr=1e-3,
+        betas=(0.9, 0.999),
+        eps=1e-8,
+        weight_decay=0,
+        amsgrad=False,
+        *,
+        foreach=None,
+        maximize=False,
+        capturable=False,
+        differentiable=False,
+        fused=None,
+        decoupled_weight_decay=False,
+    ):
+        check_lr(lr)
+        check_not_negative(epsilon=eps, weight_decay=weight_decay)
+        check_betas(betas)
+        super().__init__(
+            params,
+            {
+                "lr": lr,
+                "betas": betas,
+                "eps": eps,
+                "weight_decay": weight_decay,
+                "amsgrad": amsgrad,
+                "maximize": maximize,
+                "foreach": foreach,
+                "capturable": capturable,
+                "differentiable": differentiable,
+                "fused": fused,
+                "decoupled_weight_decay": decoupled_weight_decay,
+            },
+        )
+
+    def _start(self, p, amsgrad):
+        state = {"step": 0, "exp_avg": dtorch.zeros_like(p), "exp_avg_sq": dtorch.zeros_like(p)}
+        if amsgrad:
+            state["max_exp_avg_sq"] = dtorch.zeros_like(p)
+        self.state[p] = state
+        return state
+
+    def step(self, closure=None):
+        """One step; returns what `closure` returns."""
+        loss = self._loss(closure)
+        step = _ops.adam_step
+        with dtorch.no_grad():
+            for group in self.param_groups:
+                lr, eps, decay = number(group["lr"]), group["eps"], number(group["weight_decay"])
+                beta1, beta2 = (number(b) for b in group["betas"])
+                amsgrad, maximize = bool(group["amsgrad"]), bool(group["maximize"])
+                decoupled = bool(group.get("decoupled_weight_decay", False))
+                for p in group["params"]:
+                    grad = p.grad
+                    if grad is None:
+                        continue
+                    state = self.state[p] or self._start(p, amsgrad)
+                    state["step"] = t = state["step"] + 1
+                    step(
+                        p,
+                        grad,
+                        state["exp_avg"],
+                        state["exp_avg_sq"],
+                        state["max_exp_avg_sq"] if amsgrad else None,
+                        lr,
+                        beta1,
+                        beta2,
+                        eps,
+                        decay,
+                        1.0 - beta1**t,
+                        1.0 - beta2**t,
+                        decoupled,
+                        maximize,
+                    )
+        return loss
+
+
+class AdamW(Adam):
+    """:class:`Adam` whose weight decay shrinks the parameter directly: ``p -= lr * weight_decay * p``."""
+
+    def __init__(
+        self,
+        params,
+        lr=1e-3,
+        betas=(0.9, 0.999),
+        eps=1e-8,
+        weight_decay=1e-2,
+        amsgrad=False,
+        *,
+        maximize=False,
+        foreach=None,
+        capturable=False,
+        differentiable=False,
+        fused=None,
+    ):
+        super().__init__(
+            params,
+            lr,
+            betas,
+            eps,
+            weight_decay,
+            amsgrad,
+            foreach=foreach,
+            maximize=maximize,
+            capturable=capturable,
+            differentiable=differentiable,
+            fused=fused,
+            decoupled_weight_decay=True,
+        )
+
+    def __setstate__(self, state):
+        super().__setstate__(state)
+        for group in self.param_groups:
+            group["decoupled_weight_decay"] = True
+
+    def load_state_dict(self, state_dict):
+        """As :meth:`Optimizer.load_state_dict`; the decay stays decoupled whatever the file says."""
+        super().load_state_dict(state_dict)
+        for group in self.param_groups:
+            group["decoupled_weight_decay"] = True
