@@ -26,6 +26,18 @@ typedef struct dt_unfold_attr { /* unfold, unfold_backward */
     dt_ints sizes;
 } dt_unfold_attr;
 
+typedef struct dt_tri_attr {
+    int64_t diagonal;
+} dt_tri_attr;
+typedef struct dt_embedding_attr { /* embedding, embedding_backward */
+    int64_t padding_idx, num_weights, row_shards;
+    double max_norm, norm_type;
+    bool scale_grad_by_freq, sparse;
+} dt_embedding_attr;
+typedef struct dt_cat_attr {
+    int64_t dim;
+} dt_cat_attr;
+
 /* The part of `base` that the attributes name: strides of out, and its first element; shape too. Pure. */
 void dt_slice_view(const dt_slice_attr *a, const dt_view *base, dt_view *out);
 void dt_diagonal_view(const dt_diagonal_attr *a, const dt_view *base, dt_view *out);

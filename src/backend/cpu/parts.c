@@ -164,3 +164,71 @@ dt_status dt_cpu_unfold_backward(const dt_kctx *c) {
     add_part(&part, &c->in[0]);
     return DT_OK;
 }
+
+/* ---- joins and triangles ---- */
+DT_CPU_KERNEL(cat);
+dt_status dt_cpu_cat(const dt_kctx *c) {
+    int64_t dim = ((const dt_cat_attr *)c->attr)->dim, at = 0;
+    const dt_view *o = &c->out[0];
+    for (int i = 0; i < c->n_in; i++) {
+        const dt_view *in = &c->in[i];
+        if (in->ndim != o->ndim) continue; /* an empty 1-dim tensor counts for nothing */
+        dt_view part = *o;
+        part.shape[dim] = in->shape[dim];
+        part.data = (char *)o->data + (size_t)(at * o->stride[dim]) * dt_dtype_size(o->dtype);
+        at += in->shape[dim];
+        if (dt_view_numel(in)) dt_cpu_copy_view(&part, in, c->team);
+    }
+    return DT_OK;
+}
+
+typedef struct tri_job {
+    const dt_kctx *c;
+    bool lower;
+    int64_t rows, rows_a_task; /* of all matrices */
+} tri_job;
+
+/* Keep columns [k0, k1) of a row, zero the others. */
+static void tri_row(const dt_view *in, char *d, const char *s, int64_t cols, int64_t k0, int64_t k1) {
+    size_t elem = dt_dtype_size(in->dtype);
+    int64_t stride = in->stride[in->ndim - 1];
+    memset(d, 0, (size_t)k0 * elem);
+    memset(d + (size_t)k1 * elem, 0, (size_t)(cols - k1) * elem);
+    if (d == s || k1 <= k0) return;
+    if (stride == 1)
+        memcpy(d + (size_t)k0 * elem, s + (size_t)k0 * elem, (size_t)(k1 - k0) * elem);
+    else
+        for (int64_t j = k0; j < k1; j++) memcpy(d + (size_t)j * elem, s + (size_t)(j * stride) * elem, elem);
+}
+static void tri_task(void *arg, int64_t t) {
+    const tri_job *j = arg;
+    const dt_view *in = &j->c->in[0], *out = &j->c->out[0];
+    const dt_geom *g = &j->c->out_place[0];
+    int nd = in->ndim;
+    size_t elem = dt_dtype_size(in->dtype);
+    int64_t cols = in->shape[nd - 1], k = ((const dt_tri_attr *)j->c->attr)->diagonal, r1 = (t + 1) * j->rows_a_task;
+    for (int64_t r = t * j->rows_a_task; r < (r1 < j->rows ? r1 : j->rows); r++) {
+        int64_t s = 0, left = r, i = r % in->shape[nd - 2] + g->lo[nd - 2];
+        for (int d = nd - 2; d >= 0; d--) {
+            s += left % in->shape[d] * in->stride[d];
+            left /= in->shape[d];
+        }
+        /* the diagonal's column in this shard: column j is kept by tril if j <= i + k, by triu if j >= i + k */
+        int64_t edge = i + k - g->lo[nd - 1] + (j->lower ? 1 : 0);
+        edge = edge < 0 ? 0 : edge > cols ? cols : edge;
+        tri_row(in, (char *)out->data + (size_t)(r * cols) * elem, (const char *)in->data + s * (int64_t)elem, cols, j->lower ? 0 : edge, j->lower ? edge : cols);
+    }
+}
+static dt_status tri(const dt_kctx *c, bool lower) {
+    tri_job j = {.c = c, .lower = lower};
+    int64_t cols = c->in[0].shape[c->in[0].ndim - 1], n = dt_view_numel(&c->in[0]);
+    if (n == 0) return DT_OK;
+    j.rows = n / cols;
+    j.rows_a_task = cols >= 32768 ? 1 : 32768 / cols;
+    dt_team_run(c->team, tri_task, &j, (j.rows + j.rows_a_task - 1) / j.rows_a_task);
+    return DT_OK;
+}
+DT_CPU_KERNEL(tril);
+dt_status dt_cpu_tril(const dt_kctx *c) { return tri(c, true); }
+DT_CPU_KERNEL(triu);
+dt_status dt_cpu_triu(const dt_kctx *c) { return tri(c, false); }
