@@ -220,7 +220,7 @@ def is_parametrized(module, tensor_name=None):
 
 
 def remove_parametrizations(module, tensor_name, leave_parametrized=True):
-    """Take the parametrisations of a tensor away; returns `module`. Leaves the computed value, or (not `leave_parametrized`) the original."""
+    """Take the parametrisations of a tensor away; returns `module`. Leaves the computed value, or the original (not `leave_parametrized`)."""
     if not is_parametrized(module, tensor_name):
         raise ValueError(f"Module {type(module).__name__} does not have a parametrization on {tensor_name}")
     entry = module.parametrizations[tensor_name]

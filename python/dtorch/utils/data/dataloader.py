@@ -1,0 +1,258 @@
+"""The loader: batches of a data set, made by the caller or ahead of time by workers, always in the sampler's order."""
+
+from __future__ import annotations
+
+import itertools
+import warnings
+from types import GenericAlias
+
+import dtorch
+from dtorch.utils.data.collate import default_collate, default_convert
+from dtorch.utils.data.dataset import IterableDataset
+from dtorch.utils.data.sampler import BatchSampler, RandomSampler, Sampler, SequentialSampler
+from dtorch.utils.data.worker import Fetcher, WorkerPool
+
+__all__ = ["DataLoader"]
+
+
+class _Endless(Sampler):
+    """None for ever: the indices of a stream."""
+
+    def __iter__(self):
+        return itertools.repeat(None)
+
+
+class _SingleIter:
+    """Batches made when they are asked for."""
+
+    def __init__(self, loader):
+        self._loader_len = loader.__len__
+        self._indices = iter(loader._index_sampler)
+        self._fetcher = Fetcher(
+            loader.dataset, loader._iterable, loader._auto_collation, loader.collate_fn, loader.drop_last
+        )
+
+    def __iter__(self):
+        return self
+
+    def __len__(self):
+        return self._loader_len()
+
+    def __next__(self):
+        return self._fetcher.fetch(next(self._indices))
+
+
+class _WorkerIter:
+    """Batches made ahead by workers: each has `prefetch_factor` tasks, given out in turn; results wait until it is their turn."""
+
+    def __init__(self, loader, pool, seed):
+        self._loader_len = loader.__len__
+        self._pool, self._keep = pool, loader.persistent_workers
+        self._timeout = loader.timeout
+        self._indices = iter(loader._index_sampler)
+        self._active = [True] * pool.count
+        self._turn = itertools.cycle(range(pool.count))
+        self._owner = {}  # task -> its worker, while it is not delivered
+        self._ready = {}  # task -> result that came early
+        self._sent = self._next = 0
+        pool.begin(seed)
+        for _ in range(loader.prefetch_factor * pool.count):
+            self._send()
+
+    def __iter__(self):
+        return self
+
+    def __len__(self):
+        return self._loader_len()
+
+    def _send(self):
+        """Give the next task to the next worker that still has data."""
+        if not any(self._active):
+            return
+        try:
+            indices = next(self._indices)
+        except StopIteration:
+            return
+        worker = next(w for w in self._turn if self._active[w])
+        self._owner[self._sent] = worker
+        self._pool.send(worker, self._sent, indices)
+        self._sent += 1
+
+    def _deliver(self, number, kind, payload):
+        del self._owner[number]
+        self._next += 1
+        self._send()
+        if kind == "error":
+            payload.reraise()
+        return payload
+
+    def __next__(self):
+        while True:
+            while self._next < self._sent and self._next not in self._ready and not self._active[self._owner[self._next]]:
+                del self._owner[self._next]  # its worker's stream ended before
+                self._next += 1
+            if self._next >= self._sent:
+                if not self._keep:
+                    self._pool.close()
+                raise StopIteration
+            if self._next in self._ready:
+                return self._deliver(self._next, *self._ready.pop(self._next))
+            number, worker, kind, payload = self._pool.receive(self._timeout)
+            if kind == "end":
+                self._active[worker] = False
+                self._send()
+            elif number == self._next:
+                return self._deliver(number, kind, payload)
+            else:
+                self._ready[number] = (kind, payload)
+
+
+class DataLoader:
+    """Iterates over batches of a data set.
+
+    Args:
+        dataset: samples by index, or a stream (:class:`IterableDataset`).
+        batch_size: samples of a batch; None gives samples alone.
+        shuffle: a new random order for each pass.
+        sampler: the order of the samples, instead of `shuffle`.
+        batch_sampler: lists of indices, instead of `batch_size`, `shuffle`, `sampler` and `drop_last`.
+        num_workers: how many workers make batches ahead; 0: the caller makes them. Workers are threads; for Python code that does not release
+            the interpreter, ``multiprocessing_context="spawn"`` makes them processes (tensors then travel as NumPy arrays).
+        collate_fn: makes a batch of a list of samples.
+        drop_last: leave out the last batch if it is shorter.
+        timeout: seconds to wait for a worker; 0: for ever.
+        worker_init_fn: called with the worker's number when it starts.
+        generator: draws the random order and the workers' seeds.
+        prefetch_factor: batches that each worker makes ahead (2).
+        persistent_workers: keep the workers for the next pass.
+        pin_memory, pin_memory_device, in_order: accepted; have no effect.
+    """
+
+    __class_getitem__ = classmethod(GenericAlias)
+    _sealed = False
+
+    def __init__(
+        self,
+        dataset,
+        batch_size=1,
+        shuffle=None,
+        sampler=None,
+        batch_sampler=None,
+        num_workers=0,
+        collate_fn=None,
+        pin_memory=False,
+        drop_last=False,
+        timeout=0,
+        worker_init_fn=None,
+        multiprocessing_context=None,
+        generator=None,
+        *,
+        prefetch_factor=None,
+        persistent_workers=False,
+        pin_memory_device="",
+        in_order=True,
+    ):
+        if num_workers < 0:
+            raise ValueError("num_workers option should be non-negative; use num_workers=0 to disable multiprocessing.")
+        if timeout < 0:
+            raise ValueError("timeout option should be non-negative")
+        if num_workers == 0 and prefetch_factor is not None:
+            raise ValueError(
+                "prefetch_factor option could only be specified in multiprocessing."
+                "let num_workers > 0 to enable multiprocessing, otherwise set prefetch_factor to None."
+            )
+        if prefetch_factor is not None and prefetch_factor < 1:
+            raise ValueError("prefetch_factor option should be non-negative")
+        if persistent_workers and num_workers == 0:
+            raise ValueError("persistent_workers option needs num_workers > 0")
+        if num_workers == 0 and multiprocessing_context is not None:
+            raise ValueError(f"multiprocessing_context can only be used with num_workers > 0, but got num_workers={num_workers}")
+        self.dataset = dataset
+        self.num_workers = num_workers
+        self.prefetch_factor = 2 if prefetch_factor is None and num_workers > 0 else prefetch_factor
+        self.pin_memory = pin_memory
+        self.pin_memory_device = pin_memory_device
+        self.timeout = timeout
+        self.worker_init_fn = worker_init_fn
+        self.multiprocessing_context = multiprocessing_context
+        self.in_order = in_order
+        self.generator = generator
+        self.persistent_workers = persistent_workers
+        self._iterable = isinstance(dataset, IterableDataset)
+        self._choose_samplers(batch_size, shuffle, sampler, batch_sampler, drop_last)
+        self.collate_fn = collate_fn or (default_collate if self._auto_collation else default_convert)
+        self._pool = None
+        self._sealed = True
+
+    def _choose_samplers(self, batch_size, shuffle, sampler, batch_sampler, drop_last):
+        if self._iterable:
+            if shuffle:
+                raise ValueError(f"DataLoader with IterableDataset: expected unspecified shuffle option, but got shuffle={shuffle}")
+            for name, given in (("sampler", sampler), ("batch_sampler", batch_sampler)):
+                if given is not None:
+                    raise ValueError(f"DataLoader with IterableDataset: expected unspecified {name} option, but got {name}={given}")
+        if sampler is not None and shuffle:
+            raise ValueError("sampler option is mutually exclusive with shuffle")
+        if batch_sampler is not None:
+            if batch_size != 1 or shuffle or sampler is not None or drop_last:
+                raise ValueError("batch_sampler option is mutually exclusive with batch_size, shuffle, sampler, and drop_last")
+            batch_size, drop_last = None, False
+        elif batch_size is None and drop_last:
+            raise ValueError("batch_size=None option disables auto-batching and is mutually exclusive with drop_last")
+        if sampler is None:
+            if self._iterable:
+                sampler = _Endless()
+            elif shuffle:
+                sampler = RandomSampler(self.dataset, generator=self.generator)
+            else:
+                sampler = SequentialSampler(self.dataset)
+        if batch_size is not None and batch_sampler is None:
+            batch_sampler = BatchSampler(sampler, batch_size, drop_last)
+        self.batch_size = batch_size
+        self.drop_last = drop_last
+        self.sampler = sampler
+        self.batch_sampler = batch_sampler
+
+    def __setattr__(self, name, value):
+        if self._sealed and name in ("batch_size", "batch_sampler", "sampler", "drop_last", "dataset", "persistent_workers"):
+            raise ValueError(f"{name} attribute should not be set after {type(self).__name__} is initialized")
+        object.__setattr__(self, name, value)
+
+    @property
+    def _auto_collation(self):
+        return self.batch_sampler is not None
+
+    @property
+    def _index_sampler(self):
+        return self.batch_sampler if self._auto_collation else self.sampler
+
+    def _seed(self):
+        options = {} if self.generator is None else {"generator": self.generator}
+        return int(dtorch.randint(0, 2**31 - 1, (1,), dtype=dtorch.int64, **options).item())
+
+    def __iter__(self):
+        if self.num_workers == 0:
+            return _SingleIter(self)
+        seed = self._seed()
+        pool = self._pool
+        if pool is None or pool.closed:
+            pool = WorkerPool(self, self._iterable, self._auto_collation, seed)
+            if self.persistent_workers:
+                self._pool = pool
+        return _WorkerIter(self, pool, seed)
+
+    def __len__(self):
+        if not self._iterable:
+            return len(self._index_sampler)
+        length = len(self.dataset)
+        if self.batch_size is None:
+            return length
+        return length // self.batch_size if self.drop_last else (length + self.batch_size - 1) // self.batch_size
+
+    def check_worker_number_rationality(self):
+        """Warn when there are more workers than cores."""
+        import os
+
+        cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+        if self.num_workers > cores:
+            warnings.warn(f"This DataLoader will create {self.num_workers} workers; this machine has {cores} cores.", stacklevel=2)
