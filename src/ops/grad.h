@@ -35,6 +35,8 @@ static inline bool dt_grad_gy_given(const dt_grad *g, int i) { return g->gy[i] !
 dt_value dt_grad_scalar(const dt_grad *g, int i);
 /* An input that may be a tensor or a number, as a value to pass on. */
 dt_value dt_grad_value(dt_grad *g, int i);
+/* For `compose` functions that find a fault: dt_scope_fail(s, dt_fail(…)). */
+void dt_scope_fail(dt_scope *s, dt_status status);
 void dt_grad_set(dt_grad *g, int i, dt_tensor *gx); /* borrows gx; NULL (no error pending) = no gradient */
 
 #endif

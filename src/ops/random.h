@@ -11,6 +11,14 @@
 
 #include <stdint.h>
 
+/* What distributions' kernels read: the attribute structs of random ops begin with it. uniform: [a, b); normal: mean a, standard deviation b. */
+typedef struct dt_random_floats {
+    double a, b;
+} dt_random_floats;
+typedef struct dt_random_ints { /* low <= x < high */
+    int64_t low, high;
+} dt_random_ints;
+
 static inline uint64_t dt_random_counters(int64_t numel) { return numel > 0 ? (uint64_t)numel : 1; }
 
 static inline void dt_philox(uint64_t seed, uint64_t counter, uint64_t sub, uint32_t out[4]) {

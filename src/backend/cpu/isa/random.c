@@ -1,0 +1,198 @@
+/* Random kernels. A local box is walked in runs that are contiguous in the global linear index; each run takes its words of the call's Philox
+ * stream (ops/random.h), so any sharding draws the same numbers.
+ *
+ * Four counters' words come from one Philox block; blocks are made LANES at a time in a loop that vectorises. */
+#include "backend/cpu/isa/pw_cast.h"
+#include "ops/op.h"
+#include "ops/random.h"
+
+enum { LANES = 64, TILE = 4 * LANES, TASK = 64 * TILE };
+
+typedef struct job job;
+/* n values of the op's distribution for global elements [g, g + n), n <= TILE, into `out` (of the tile dtype: f32, f64 or i64); in: local pos */
+typedef void (*draw_fn)(const job *j, int64_t g, int64_t pos, int64_t n, void *out);
+struct job {
+    const dt_kctx *c;
+    draw_fn draw;
+    dt_dtype tile;
+    dt_pw_fn cast;
+    uint64_t seed, offset;
+    const void *attr;
+    int ndim;                                    /* collapsed */
+    int64_t n, len[DT_MAX_DIM], step[DT_MAX_DIM]; /* local sizes and global strides */
+    int64_t base;                                /* global index of the local origin */
+};
+
+/* Words [first, first + n) of the stream, n <= TILE. */
+static void words(const job *j, int64_t first, int64_t n, uint32_t *out) {
+    uint32_t c0[LANES + 1], c1[LANES + 1], c2[LANES + 1], c3[LANES + 1], all[4 * (LANES + 1)];
+    uint64_t counter = j->offset + (uint64_t)(first >> 2);
+    int skip = (int)(first & 3), m = (int)((skip + n + 3) >> 2);
+    for (int i = 0; i < m; i++) {
+        uint64_t at = counter + (uint64_t)i;
+        c0[i] = (uint32_t)at, c1[i] = (uint32_t)(at >> 32), c2[i] = c3[i] = 0;
+    }
+    uint32_t k0 = (uint32_t)j->seed, k1 = (uint32_t)(j->seed >> 32);
+    for (int r = 0; r < 10; r++) {
+        for (int i = 0; i < m; i++) {
+            uint64_t a = (uint64_t)0xD2511F53u * c0[i], b = (uint64_t)0xCD9E8D57u * c2[i];
+            c0[i] = (uint32_t)(b >> 32) ^ c1[i] ^ k0;
+            c2[i] = (uint32_t)(a >> 32) ^ c3[i] ^ k1;
+            c1[i] = (uint32_t)b;
+            c3[i] = (uint32_t)a;
+        }
+        k0 += 0x9E3779B9u;
+        k1 += 0xBB67AE85u;
+    }
+    for (int i = 0; i < m; i++) all[4 * i] = c0[i], all[4 * i + 1] = c1[i], all[4 * i + 2] = c2[i], all[4 * i + 3] = c3[i];
+    memcpy(out, all + skip, (size_t)n * 4);
+}
+/* 64-bit words of elements [g, g + n). */
+static void words64(const job *j, int64_t g, int64_t n, uint64_t *out) {
+    uint32_t w[TILE];
+    for (int64_t at = 0; at < n; at += TILE / 2) {
+        int64_t m = n - at < TILE / 2 ? n - at : TILE / 2;
+        words(j, 2 * (g + at), 2 * m, w);
+        for (int64_t i = 0; i < m; i++) out[at + i] = (uint64_t)w[2 * i] << 32 | w[2 * i + 1];
+    }
+}
+
+/* ---- uniform numbers in [0, 1) -------------------------------------------------------------------------------------------------- */
+/* Multiples of 2^-bits, so that a result of that precision never rounds up to 1. */
+static void uniform_f32(const job *j, int64_t g, int64_t n, float *out) {
+    uint32_t w[TILE];
+    int drop = j->c->out[0].dtype == DT_bfloat16 ? 24 : j->c->out[0].dtype == DT_float16 ? 21 : 8;
+    float scale = drop == 24 ? 0x1p-8f : drop == 21 ? 0x1p-11f : 0x1p-24f;
+    words(j, g, n, w);
+    for (int64_t i = 0; i < n; i++) out[i] = (float)(int32_t)(w[i] >> drop) * scale;
+}
+static void uniform_f64(const job *j, int64_t g, int64_t n, double *out) {
+    uint64_t w[TILE];
+    words64(j, g, n, w);
+    for (int64_t i = 0; i < n; i++) out[i] = (double)(int64_t)(w[i] >> 11) * 0x1p-53;
+}
+static void draw_uniform(const job *j, int64_t g, int64_t pos, int64_t n, void *out) {
+    const dt_random_floats *a = j->attr;
+    (void)pos;
+    if (j->tile == DT_float32) {
+        float *o = out, lo = (float)a->a, span = (float)(a->b - a->a), hi = (float)a->b;
+        uniform_f32(j, g, n, o);
+        if (lo == 0.0f && span == 1.0f) return;
+        for (int64_t i = 0; i < n; i++) {
+            float v = lo + span * o[i];
+            o[i] = v >= hi && lo < hi ? lo : v; /* rounding must not reach the open end */
+        }
+    } else {
+        double *o = out;
+        uniform_f64(j, g, n, o);
+        for (int64_t i = 0; i < n; i++) {
+            double v = a->a + (a->b - a->a) * o[i];
+            o[i] = v >= a->b && a->a < a->b ? a->a : v;
+        }
+    }
+}
+
+/* ---- normal numbers: Box and Muller, elements 2k and 2k + 1 from one pair of uniforms ------------------------------------------------- */
+static void normal_f32(const job *j, int64_t g, int64_t n, float *out) {
+    uint32_t w[TILE + 2];
+    float z[TILE + 2];
+    int64_t first = g & ~1ll, m = ((g + n + 1) & ~1ll) - first, head = m < TILE ? m : TILE;
+    words(j, first, head, w);
+    if (m > head) words(j, first + head, m - head, w + head);
+    for (int64_t i = 0; i < m; i += 2) {
+        float u = ((float)(int32_t)(w[i] >> 8) + 0.5f + (float)(int32_t)(w[i] & 255) * 0x1p-8f) * 0x1p-24f;
+        float r = sqrtf(-2.0f * vm_log(u)), t = (float)(int32_t)(w[i + 1] >> 8) * 3.7450702e-07f; /* 2 pi 2^-24 */
+        z[i] = r * vm_cos(t);
+        z[i + 1] = r * vm_sin(t);
+    }
+    memcpy(out, z + (g - first), (size_t)n * sizeof *out);
+}
+static void normal_f64(const job *j, int64_t g, int64_t n, double *out) {
+    uint64_t w[TILE + 2];
+    int64_t first = g & ~1ll, m = ((g + n + 1) & ~1ll) - first;
+    words64(j, first, m, w);
+    for (int64_t i = g; i < g + n; i++) {
+        int64_t k = (i & ~1ll) - first;
+        double u = ((double)(int64_t)(w[k] >> 11) + 0.5) * 0x1p-53, t = (double)(int64_t)(w[k + 1] >> 11) * (6.2831853071795864769 * 0x1p-53);
+        out[i - g] = sqrt(-2.0 * log(u)) * (i & 1 ? sin(t) : cos(t));
+    }
+}
+static void draw_normal(const job *j, int64_t g, int64_t pos, int64_t n, void *out) {
+    const dt_random_floats *a = j->attr;
+    (void)pos;
+    if (j->tile == DT_float32) {
+        float *o = out, mean = (float)a->a, std = (float)a->b;
+        normal_f32(j, g, n, o);
+        for (int64_t i = 0; i < n; i++) o[i] = mean + std * o[i];
+    } else {
+        double *o = out;
+        normal_f64(j, g, n, o);
+        for (int64_t i = 0; i < n; i++) o[i] = a->a + a->b * o[i];
+    }
+}
+
+/* ---- the walk ------------------------------------------------------------------------------------------------------------------------- */
+static void task(void *arg, int64_t t) {
+    const job *j = arg;
+    int64_t pos = t * TASK, end = pos + TASK < j->n ? pos + TASK : j->n;
+    int last = j->ndim - 1;
+    size_t size = dt_dtype_size(j->c->out[0].dtype);
+    _Alignas(64) char tile[TILE * 8];
+    while (pos < end) {
+        int64_t rest = pos, g = j->base, in_row = 0;
+        for (int d = last; d >= 0; d--) {
+            int64_t i = rest % j->len[d];
+            rest /= j->len[d];
+            g += i * j->step[d];
+            if (d == last) in_row = i;
+        }
+        int64_t run = j->len[last] - in_row < end - pos ? j->len[last] - in_row : end - pos;
+        for (int64_t at = 0; at < run; at += TILE) {
+            int64_t m = run - at < TILE ? run - at : TILE;
+            char *to = (char *)j->c->out[0].data + (pos + at) * (int64_t)size;
+            j->draw(j, g + at, pos + at, m, j->cast ? tile : to);
+            if (j->cast) j->cast(m, to, (const void *[]){tile}, NULL);
+        }
+        pos += run;
+    }
+}
+
+dt_pw_fn DT_ISA_FN(pw_cast)(dt_dtype from, dt_dtype to);
+
+/* tile: the dtype that `draw` writes. Seed and offset are the last two inputs. */
+static dt_status run(const dt_kctx *c, draw_fn draw, dt_dtype tile) {
+    const dt_view *o = &c->out[0];
+    const dt_geom *p = &c->out_place[0];
+    job j = {.c = c, .draw = draw, .tile = tile, .attr = c->attr, .n = dt_view_numel(o)};
+    if (j.n == 0) return DT_OK;
+    if (tile != o->dtype) j.cast = DT_ISA_FN(pw_cast)(tile, o->dtype);
+    j.seed = (uint64_t)dt_view_i64(&c->in[c->n_in - 2]);
+    j.offset = (uint64_t)dt_view_i64(&c->in[c->n_in - 1]);
+    int64_t global = 1;
+    for (int d = o->ndim - 1, k = DT_MAX_DIM - 1; d >= 0; d--) { /* build from the back, merging what is contiguous globally */
+        if (j.ndim && j.step[k + 1] * j.len[k + 1] == global)
+            j.len[k + 1] *= o->shape[d];
+        else {
+            j.len[k] = o->shape[d];
+            j.step[k--] = global;
+            j.ndim++;
+        }
+        j.base += p->lo[d] * global;
+        global *= p->shape[d];
+    }
+    if (!j.ndim) j.ndim = 1, j.len[DT_MAX_DIM - 1] = 1, j.step[DT_MAX_DIM - 1] = 1;
+    memmove(j.len, j.len + DT_MAX_DIM - j.ndim, (size_t)j.ndim * sizeof *j.len);
+    memmove(j.step, j.step + DT_MAX_DIM - j.ndim, (size_t)j.ndim * sizeof *j.step);
+    int64_t tasks = (j.n + TASK - 1) / TASK;
+    if (tasks == 1)
+        task(&j, 0);
+    else
+        dt_team_run(c->team, task, &j, tasks);
+    return DT_OK;
+}
+static dt_dtype float_tile(const dt_kctx *c) { return c->out[0].dtype == DT_float64 ? DT_float64 : DT_float32; }
+
+dt_status DT_ISA_FN(uniform)(const dt_kctx *c);
+dt_status DT_ISA_FN(uniform)(const dt_kctx *c) { return run(c, draw_uniform, float_tile(c)); }
+dt_status DT_ISA_FN(normal)(const dt_kctx *c);
+dt_status DT_ISA_FN(normal)(const dt_kctx *c) { return run(c, draw_normal, float_tile(c)); }
