@@ -1,4 +1,6 @@
 /* Activations. A gradient that would cost several passes is an op of its own, `<name>_backward(grad, input or output, …)`, with a gradient too. */
+#include <string.h>
+
 #include "dtorch_ops.h"
 #include "ops/pointwise_ops.h"
 

@@ -66,7 +66,8 @@ VM float vm_expm1(float x) {
     float q = r + r * r * vm_exp_tail(r), s = vm_float((i + 126) << 23); /* 2^(k-1) */
     float y = 2.0f * (s * q + (s - 0.5f));
     y = c > 88.9f ? INFINITY : y;
-    return k == 0.0f ? q : y;
+    y = k == 0.0f ? q : y;
+    return x == 0.0f ? x : y;
 }
 
 /* ---- logarithms -------------------------------------------------------------------------------------------------------------- */
@@ -163,8 +164,8 @@ VM float vm_tanh(float x) {
     float a = fabsf(x), u = x * x;
     float small = x + x * u * (-0.333333318f + u * (0.133332478f + u * (-0.0539524753f + u * (0.0217344384f + u * (-0.00826708755f + u * 0.00223106105f)))));
     float big = 1.0f - 2.0f / (vm_exp(2.0f * a) + 1.0f);
-    big = x < 0.0f ? -big : big;
-    return a < 0.6f ? small : big;
+    float y = a < 0.6f ? small : big;
+    return copysignf(y, x);
 }
 VM float vm_sigmoid(float x) { return 1.0f / (1.0f + vm_exp(-x)); }
 
@@ -184,7 +185,12 @@ VM float vm_erf(float x) {
 }
 
 /* ---- trigonometry: reduced in double ---------------------------------------------------------------------------------------------- */
-#define VM_TRIG_MAX 1e9f /* beyond, callers use libm */
+/* Beyond it callers use libm. k * 1.5707963267341256 is exact for k below 2^20, or in a fused multiply-add. */
+#ifdef __FMA__
+#define VM_TRIG_MAX 1e9f
+#else
+#define VM_TRIG_MAX 1e6f
+#endif
 VM double vd_reduce(double x, int64_t *quadrant) { /* x = q pi/2 + r */
     double z = x * 0.63661977236758134 + 6755399441055744.0, k = z - 6755399441055744.0;
     *quadrant = vd_bits(z);
