@@ -217,7 +217,7 @@ const dt_op dt_op_reciprocal = {
 static void neg_grad(dt_grad *g) { dt_grad_set(g, 0, dt_neg(g->s, dt_grad_gy(g, 0))); }
 const dt_op dt_op_neg = {
     .sig = "neg(Tensor input) -> Tensor",
-    .doc = "-input.",
+    .doc = "The negative of each element.",
     .also = "negative",
     .where = DT_FN_METHOD,
     .infer = dt_infer_pointwise_no_bool,
