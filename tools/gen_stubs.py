@@ -11,6 +11,7 @@ from signature import Param, Signature, parse
 
 ROOT = pathlib.Path(__file__).resolve().parent.parent
 FN, METHOD, NN, HIDDEN = 1, 2, 4, 8  # where, as in src/ops/op.h
+FACTORY, RANDOM = 1, 2  # flags
 KINDS = {
     "Tensor": "Tensor", "Tensor!": "Tensor", "Value": "Tensor | Number", "Scalar": "Number", "int": "int", "float": "Number",
     "bool": "bool", "str": "str", "dtype": "dtype", "Generator": "Generator", "Tensor[]": "Sequence[Tensor]",
@@ -100,7 +101,7 @@ def declarations(s: Signature, name: str, method: bool, extra: str) -> list[str]
 
 def names_of(op: dict) -> list[str]:
     """The names without a dot under which an operator is known."""
-    also = op.get("aliases") or ""
+    also = op.get("also") or ""
     more = also.split(",") if isinstance(also, str) else list(also)
     return [parse(op["signature"]).base, *(m.strip() for m in more if m.strip() and "." not in m)]
 
@@ -110,7 +111,7 @@ def collect(table: list[dict]) -> tuple[dict[str, list[str]], dict[str, list[str
     functions, methods, nn = {}, {}, {}
     for op in table:
         s = parse(op["signature"])
-        extra = EXTRA if op.get("factory") else ""
+        extra = EXTRA if op.get("flags", 0) & FACTORY else ""
         for name in names_of(op):
             if name in KEYWORDS:
                 continue

@@ -1,0 +1,126 @@
+/* The cpu backend's table: host memory, strided copies, reductions for collectives. */
+#include <stdlib.h>
+#include <string.h>
+#include <sys/mman.h>
+
+#include "backend/cpu/copy.h"
+#include "plan/backend.h"
+
+enum { HUGE_PAGE = 2 << 20 };
+
+static void *cpu_alloc(size_t bytes) {
+    bool huge = bytes >= 2 * (size_t)HUGE_PAGE;
+    size_t align = huge ? HUGE_PAGE : 64;
+    void *p = aligned_alloc(align, (bytes + align - 1) / align * align);
+    if (p && huge) madvise(p, bytes, MADV_HUGEPAGE);
+    return p;
+}
+
+static void cpu_free(void *p, size_t bytes) {
+    (void)bytes;
+    free(p);
+}
+
+/* ---- walking rows of views with a common shape ------------------------------------------------------------------------------------ */
+typedef void (*row_fn)(void *ctx, int64_t n, char *dst, int64_t dst_stride, const int64_t *src_offset);
+
+static void each_row(const dt_view *dst, const dt_view *src, int n_src, row_fn fn, void *ctx) {
+    int64_t at[DT_MAX_DIM] = {0}, off[n_src + 1], size = (int64_t)dt_dtype_size(dst->dtype);
+    int last = dst->ndim - 1;
+    int64_t n = dst->ndim ? dst->shape[last] : 1;
+    if (dt_view_numel(dst) == 0) return;
+    for (;;) {
+        int64_t d = 0;
+        for (int k = 0; k < n_src; k++) off[k] = 0;
+        for (int i = 0; i < last; i++) {
+            d += at[i] * dst->stride[i];
+            for (int k = 0; k < n_src; k++) off[k] += at[i] * src[k].stride[i];
+        }
+        fn(ctx, n, (char *)dst->data + d * size, dst->ndim ? dst->stride[last] : 1, off);
+        int i = last - 1;
+        while (i >= 0 && ++at[i] == dst->shape[i]) at[i--] = 0;
+        if (i < 0) return;
+    }
+}
+
+static void zero_row(void *ctx, int64_t n, char *dst, int64_t stride, const int64_t *off) {
+    (void)off;
+    size_t size = *(size_t *)ctx;
+    if (stride == 1)
+        memset(dst, 0, (size_t)n * size);
+    else
+        for (int64_t i = 0; i < n; i++) memset(dst + i * stride * (int64_t)size, 0, size);
+}
+
+static void cpu_zero(const dt_view *dst) {
+    size_t size = dt_dtype_size(dst->dtype);
+    if (dt_view_contiguous(dst))
+        memset(dst->data, 0, (size_t)dt_view_numel(dst) * size);
+    else
+        each_row(dst, NULL, 0, zero_row, &size);
+}
+
+/* ---- reduction over sources ------------------------------------------------------------------------------------------------------------- */
+typedef struct reduction {
+    const dt_view *src;
+    int n;
+    dt_reduce op;
+    dt_dtype dtype;
+} reduction;
+enum { BLOCK = 512 };
+
+/* acc op= x over a block, for one accumulator type; x(i) reads element i of the source. */
+#define REDUCE_BLOCK(acc, x)                                                                                                      \
+    do {                                                                                                                          \
+        if (first)                                                                                                                \
+            for (int64_t i = 0; i < m; i++) acc[i] = x;                                                                           \
+        else if (r->op == DT_MAX)                                                                                                 \
+            for (int64_t i = 0; i < m; i++) acc[i] = x > acc[i] || x != x ? x : acc[i];                                           \
+        else if (r->op == DT_MIN)                                                                                                 \
+            for (int64_t i = 0; i < m; i++) acc[i] = x < acc[i] || x != x ? x : acc[i];                                           \
+        else                                                                                                                      \
+            for (int64_t i = 0; i < m; i++) acc[i] += x;                                                                          \
+    } while (0)
+
+#define DEFINE_ROW(name, ctype, acctype, LOAD, STORE)                                                                             \
+    __attribute__((optimize("O3"))) static void name(void *ctx, int64_t n, char *dst, int64_t ds, const int64_t *off) {           \
+        const reduction *r = ctx;                                                                                                 \
+        acctype acc[BLOCK];                                                                                                       \
+        for (int64_t at = 0; at < n; at += BLOCK) {                                                                               \
+            int64_t m = n - at < BLOCK ? n - at : BLOCK;                                                                          \
+            for (int k = 0; k < r->n; k++) {                                                                                      \
+                int64_t st = r->src[k].ndim ? r->src[k].stride[r->src[k].ndim - 1] : 1;                                           \
+                const ctype *p = (const ctype *)r->src[k].data + off[k] + at * st;                                                \
+                bool first = k == 0;                                                                                              \
+                if (st == 1)                                                                                                      \
+                    REDUCE_BLOCK(acc, (acctype)LOAD(p[i]));                                                                       \
+                else                                                                                                              \
+                    REDUCE_BLOCK(acc, (acctype)LOAD(p[i * st]));                                                                  \
+            }                                                                                                                     \
+            if (r->op == DT_AVG)                                                                                                  \
+                for (int64_t i = 0; i < m; i++) acc[i] /= (acctype)r->n;                                                          \
+            ctype *o = (ctype *)dst + at * ds;                                                                                    \
+            for (int64_t i = 0; i < m; i++) o[i * ds] = (ctype)STORE(acc[i]);                                                     \
+        }                                                                                                                         \
+    }
+DEFINE_ROW(row_f32, float, float, , )
+DEFINE_ROW(row_f64, double, double, , )
+DEFINE_ROW(row_bf16, uint16_t, float, dt_bf16_to_f32, dt_bf16_from_f32)
+DEFINE_ROW(row_f16, uint16_t, float, dt_f16_to_f32, dt_f16_from_f32)
+DEFINE_ROW(row_i64, int64_t, int64_t, , )
+DEFINE_ROW(row_i32, int32_t, int64_t, , )
+DEFINE_ROW(row_i16, int16_t, int64_t, , )
+DEFINE_ROW(row_i8, int8_t, int64_t, , )
+DEFINE_ROW(row_u8, uint8_t, int64_t, , )
+DEFINE_ROW(row_bool, uint8_t, int64_t, , !!)
+
+static void cpu_reduce(const dt_view *dst, const dt_view *src, int n, dt_reduce op) {
+    static const row_fn rows[DT_DTYPE_COUNT] = {
+        [DT_float32] = row_f32, [DT_float64] = row_f64, [DT_bfloat16] = row_bf16, [DT_float16] = row_f16, [DT_int64] = row_i64,
+        [DT_int32] = row_i32,   [DT_int16] = row_i16,   [DT_int8] = row_i8,       [DT_uint8] = row_u8,    [DT_bool] = row_bool,
+    };
+    reduction r = {src, n, op, dst->dtype};
+    each_row(dst, src, n, rows[dst->dtype], &r);
+}
+
+const dt_backend dt_backend_cpu = {.name = "cpu", .alloc = cpu_alloc, .free = cpu_free, .copy = dt_cpu_copy_view, .zero = cpu_zero, .reduce = cpu_reduce};

@@ -1,0 +1,21 @@
+/* Collectives: one party's share of a dt_coll, over a transport.
+ *
+ * A transport is a table; inside a process it is `dt_transport_thread`: parties are worker threads, they meet at the run's rendezvous and read
+ * each other's memory. Others (between machines, between GPUs) take the same description. All parties of a collective must call run; the
+ * engine orders them (one global order), so they always meet. */
+#ifndef DT_COMM_COMM_H
+#define DT_COMM_COMM_H
+
+#include "plan/backend.h"
+#include "plan/program.h"
+
+typedef struct dt_transport {
+    const char *name;
+    /* in, out: addresses of this party's operands (NULL where it has none). error: its input's error or NULL. Returns the error that the output
+     * inherits (a new reference): the first party that has one, the same on every party. */
+    dt_error_t *(*run)(const dt_coll *c, int party, dt_rendezvous *r, const dt_backend *b, dt_team *team, void *in, void *out, dt_error_t *error);
+} dt_transport;
+
+extern const dt_transport dt_transport_thread;
+
+#endif

@@ -1,0 +1,95 @@
+/* The caching allocator. See alloc.h. */
+#include "controller/alloc.h"
+
+#include "base/arena.h"
+
+enum { MIN_SHIFT = 6, KEEP_BYTES = 256 << 20 }; /* cached blocks beyond KEEP_BYTES and beyond what is in use go back to the host */
+
+static int class_of(size_t bytes, size_t *rounded) {
+    if (bytes < 64) bytes = 64;
+    int shift = 63 - __builtin_clzll((unsigned long long)bytes);
+    size_t step = shift > MIN_SHIFT + 2 ? (size_t)1 << (shift - 3) : 64; /* small ones: multiples of 64 */
+    *rounded = (bytes + step - 1) / step * step;
+    shift = 63 - __builtin_clzll((unsigned long long)*rounded);
+    int eighth = (int)((*rounded >> (shift - 3)) & 7);
+    int c = (shift - MIN_SHIFT) * 8 + eighth;
+    return c < DT_SIZE_CLASSES ? c : DT_SIZE_CLASSES - 1;
+}
+
+void dt_alloc_init(dt_alloc *a, const dt_backend *b, void (*quiesce)(void)) { *a = (dt_alloc){.backend = b, .quiesce = quiesce}; }
+
+static void trim(dt_alloc *a, size_t keep) { /* largest classes first */
+    if ((size_t)(a->stats.reserved - a->stats.allocated) <= keep) return;
+    if (a->quiesce) a->quiesce();
+    for (int c = DT_SIZE_CLASSES - 1; c >= 0; c--)
+        while (a->bin[c] && (size_t)(a->stats.reserved - a->stats.allocated) > keep) {
+            dt_free_block *f = a->bin[c];
+            a->bin[c] = f->next;
+            a->backend->free(f->data, f->bytes);
+            a->stats.reserved -= (int64_t)f->bytes;
+            f->next = a->spare;
+            a->spare = f;
+        }
+}
+
+void dt_alloc_fini(dt_alloc *a) {
+    trim(a, 0);
+    for (dt_free_block *f = a->spare, *n; f; f = n) {
+        n = f->next;
+        dt_free(f);
+    }
+    a->spare = NULL;
+}
+
+static dt_status out_of_memory(dt_alloc *a, size_t bytes) {
+    a->stats.n_oom++;
+    return dt_fail(DT_E_NOMEM, "out of memory: %zu bytes wanted, %lld in use, limit %lld", bytes, (long long)a->stats.allocated, (long long)a->stats.limit);
+}
+
+dt_status dt_alloc_get(dt_alloc *a, size_t *bytes, void **out) {
+    size_t want;
+    int c = class_of(*bytes, &want);
+    dt_memory_stats *s = &a->stats;
+    if (s->limit && s->allocated + (int64_t)want > s->limit) return out_of_memory(a, want);
+    for (dt_free_block **p = &a->bin[c]; *p; p = &(*p)->next) /* a class has one size, except the last one */
+        if ((*p)->bytes == want) {
+            dt_free_block *f = *p;
+            *p = f->next;
+            *out = f->data;
+            f->next = a->spare;
+            a->spare = f;
+            goto got;
+        }
+    if (s->limit && s->reserved + (int64_t)want > s->limit) trim(a, 0);
+    int64_t cached = s->reserved - s->allocated;
+    if (cached > KEEP_BYTES && cached > s->allocated) trim(a, KEEP_BYTES / 2);
+    *out = a->backend->alloc(want);
+    if (!*out) {
+        trim(a, 0);
+        *out = a->backend->alloc(want);
+    }
+    if (!*out) return out_of_memory(a, want);
+    s->reserved += (int64_t)want;
+    if (s->reserved > s->reserved_peak) s->reserved_peak = s->reserved;
+got:
+    s->allocated += (int64_t)want;
+    s->n_alloc++;
+    if (s->allocated > s->allocated_peak) s->allocated_peak = s->allocated;
+    *bytes = want;
+    return DT_OK;
+}
+
+void dt_alloc_put(dt_alloc *a, void *p, size_t bytes) {
+    size_t rounded;
+    int c = class_of(bytes, &rounded);
+    dt_free_block *f = a->spare;
+    a->stats.allocated -= (int64_t)bytes;
+    if (f)
+        a->spare = f->next;
+    else if (!(f = dt_malloc(sizeof *f))) { /* cannot remember it: the device's programs may still use it, so it is lost */
+        a->stats.reserved -= (int64_t)bytes;
+        return;
+    }
+    *f = (dt_free_block){a->bin[c], p, bytes};
+    a->bin[c] = f;
+}

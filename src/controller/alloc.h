@@ -1,0 +1,32 @@
+/* The caching allocator: one per device, owned by the controller thread.
+ *
+ * Freed blocks wait in bins of their size class and are handed out again at once, even while programs that use them still run: a device runs its
+ * programs in the order they were pushed, so a later program's writes come after an earlier one's reads. Sizes are rounded up to an eighth of
+ * their power of two. When a limit is set, cached blocks are given back before an allocation fails. */
+#ifndef DT_CONTROLLER_ALLOC_H
+#define DT_CONTROLLER_ALLOC_H
+
+#include "plan/backend.h"
+#include "plan/program.h"
+
+enum { DT_SIZE_CLASSES = 8 * 48 };
+typedef struct dt_free_block {
+    struct dt_free_block *next;
+    void *data;
+    size_t bytes;
+} dt_free_block;
+typedef struct dt_alloc {
+    const dt_backend *backend;
+    dt_free_block *bin[DT_SIZE_CLASSES];
+    dt_free_block *spare; /* unused nodes */
+    dt_memory_stats stats;
+    void (*quiesce)(void); /* waits until no program runs: memory goes back to the host only then */
+} dt_alloc;
+
+void dt_alloc_init(dt_alloc *a, const dt_backend *b, void (*quiesce)(void));
+void dt_alloc_fini(dt_alloc *a);
+/* *bytes is rounded up to what was reserved. E_NOMEM names the sizes. */
+dt_status dt_alloc_get(dt_alloc *a, size_t *bytes, void **out) DT_WUR;
+void dt_alloc_put(dt_alloc *a, void *p, size_t bytes);
+
+#endif

@@ -1,0 +1,303 @@
+/* The controller thread: reads the client's records, collects calls into a subgraph, decides when to dispatch it.
+ *
+ * When: at a read or a sync; when the subgraph is long; at a call whose hash, with those before it, says so; when the client pauses. The
+ * third rule cuts a repeating stream at the same places each time (as content-defined chunking does), so that plans are found again; the
+ * fourth keeps latency low. None of them changes a value. */
+#include "controller/controller.h"
+
+#include <pthread.h>
+#include <string.h>
+
+#include "controller/engine.h"
+
+enum { RING_WORDS = 1 << 18, NODES_MIN = 48, NODES_MAX = 768, CUT_MASK = 31, NAP_US = 60, IDLE_NAPS = 200 };
+
+dt_engine dt_the_engine;
+static pthread_t thread;
+static pthread_mutex_t start_lock = PTHREAD_MUTEX_INITIALIZER;
+static _Atomic int started; /* 1 running */
+static bool forked, atfork_set;
+
+static dt_gvalue *value_at(uint32_t id) { return id < dt_the_engine.n_value ? dt_the_engine.value[id] : NULL; }
+
+static bool value_put(uint32_t id, dt_gvalue *v) {
+    dt_engine *e = &dt_the_engine;
+    if (id >= e->n_value) {
+        uint32_t n = e->n_value ? e->n_value : 1024;
+        while (n <= id) n *= 2;
+        dt_gvalue **t = dt_realloc(e->value, n * sizeof *t);
+        if (!t) return false;
+        memset(t + e->n_value, 0, (n - e->n_value) * sizeof *t);
+        e->value = t;
+        e->n_value = n;
+    }
+    e->value[id] = v;
+    return true;
+}
+
+/* ---- records ------------------------------------------------------------------------------------------------------------------------------ */
+static bool should_cut(dt_engine *e, const dt_call *c) {
+    e->rolling = dt_hash_mix(e->rolling << 7, c->link.hash);
+    return e->graph.n >= NODES_MAX || (e->graph.n >= NODES_MIN && (e->rolling & CUT_MASK) == 0);
+}
+
+/* A call that cannot even be recorded: its values exist, with the error. */
+static void fail_call(dt_call *c, uint32_t site, const uint64_t *out_ids) {
+    dt_error_t *err = dt_error_new(DT_E_NOMEM, site, dt_op_name(c->op), "the controller is out of host memory");
+    for (int k = 0; k < c->n_out; k++) {
+        dt_gvalue *v = dt_gvalue_new(c->out[k]);
+        if (!v || !value_put((uint32_t)out_ids[k], v)) continue;
+        v->client = true;
+        dt_gvalue_poison(v, err);
+    }
+    dt_error_unref(err);
+    dt_call_unref(c);
+}
+
+static void on_call(dt_engine *e, const uint64_t *w, uint32_t n_in, uint32_t n_out) {
+    dt_call *c = (dt_call *)(uintptr_t)w[1];
+    if (e->cut) dt_engine_dispatch();
+    dt_gnode *n = dt_graph_add(&e->graph, c, (uint32_t)w[2]);
+    const uint64_t *in = w + 3, *out = in + n_in;
+    if (!n) {
+        fail_call(c, (uint32_t)w[2], out);
+        return;
+    }
+    e->stats.nodes++;
+    for (uint32_t k = 0; k < n_in; k++) {
+        if (!c->in[k]) continue;
+        if (c->in[k]->wrapped) {
+            n->number[k] = in[k];
+            continue;
+        }
+        n->in[k] = value_at((uint32_t)in[k]);
+        if (n->in[k]) n->in[k]->uses++;
+    }
+    for (uint32_t k = 0; k < n_out; k++) {
+        dt_gvalue *v = dt_gvalue_new(c->out[k]);
+        if (!v || !value_put((uint32_t)out[k], v)) continue;
+        v->client = true;
+        v->node = e->graph.n - 1;
+        v->out = k;
+        n->out[k] = v;
+    }
+    e->cut = should_cut(e, c);
+}
+
+static void on_drop(dt_engine *e, uint32_t id) {
+    dt_gvalue *v = value_at(id);
+    if (!v) return;
+    e->value[id] = NULL;
+    v->client = false;
+    dt_gvalue_release(v);
+}
+
+static void on_host(const uint64_t *w) {
+    dt_hostbuf *h = (dt_hostbuf *)(uintptr_t)w[4];
+    dt_gvalue *v = dt_gvalue_new((const dt_meta *)(uintptr_t)w[1]);
+    if (v && value_put((uint32_t)w[3], v)) {
+        v->client = true;
+        if (dt_gvalue_from_host(v, h)) {
+            dt_error_t *err = dt_error_new(DT_E_NOMEM, (uint32_t)w[2], "from_host", dt_error_message());
+            dt_gvalue_poison(v, err);
+            dt_error_unref(err);
+        }
+    }
+    dt_hostbuf_unref(h);
+}
+
+static void part_failed(dt_future *f, dt_status s, uint32_t site, const char *text) {
+    dt_error_t *err = dt_error_new(s, site, "read", text);
+    dt_future_part(f, err);
+    dt_error_unref(err);
+}
+
+/* One device's copy into the future's buffer. False: nothing was pushed and the part is still owed. */
+static bool push_fetch(const dt_gvalue *v, int pos, dt_future *f) {
+    const dt_meta *m = v->meta;
+    const dt_part *p = v->part[pos];
+    dt_device_state *s;
+    dt_fetch *x = dt_calloc(1, sizeof *x);
+    if (!x || dt_engine_device(m->mesh->dev[pos], &s)) {
+        dt_free(x);
+        return false;
+    }
+    dt_box box;
+    dt_layout_box(m, pos, &box);
+    x->src = (dt_view){.dtype = (dt_dtype)m->dtype, .ndim = m->ndim};
+    for (int d = 0; d < m->ndim; d++) x->src.shape[d] = box.len[d];
+    x->dst = x->src;
+    dt_view_set_contiguous(&x->src);
+    if (!p->contiguous) memcpy(x->src.stride, p->stride, sizeof(int64_t) * (size_t)m->ndim);
+    x->src.data = (char *)p->buf->data + p->offset;
+    int64_t stride = 1, offset = 0;
+    for (int d = m->ndim - 1; d >= 0; d--) {
+        x->dst.stride[d] = stride;
+        offset += box.lo[d] * stride;
+        stride *= m->shape[d];
+    }
+    x->dst.data = (char *)f->buf->data + offset * (int64_t)dt_dtype_size(x->dst.dtype);
+    x->future = f;
+    x->buf = p->buf;
+    dt_future_ref(f);
+    atomic_fetch_add(&p->buf->refs, 1);
+    dt_engine_push(s, (dt_item){DT_ITEM_FETCH, x});
+    return true;
+}
+
+static bool holds_part(const dt_meta *m, int pos) {
+    dt_box box;
+    dt_layout_box(m, pos, &box);
+    return dt_layout_is_first(m, pos) && dt_box_numel(&box, m->ndim) > 0;
+}
+
+static void on_fetch(const uint64_t *w) {
+    dt_future *f = (dt_future *)(uintptr_t)w[2];
+    uint32_t site = (uint32_t)w[3];
+    dt_engine_dispatch();
+    dt_gvalue *v = value_at((uint32_t)w[1]);
+    if (!v || !v->ready || !v->part) {
+        atomic_store(&f->parts, 1);
+        part_failed(f, DT_E_NOMEM, site, "the value could not be made: out of host memory");
+        dt_future_unref(f);
+        return;
+    }
+    uint32_t parts = 0;
+    for (int i = 0; i < v->meta->mesh->n; i++) parts += holds_part(v->meta, i);
+    atomic_store(&f->parts, parts + 1); /* one for this loop: nothing completes before all is pushed, empty tensors complete here */
+    for (int i = 0; i < v->meta->mesh->n; i++)
+        if (holds_part(v->meta, i) && !(v->part[i] && v->part[i]->buf && push_fetch(v, i, f))) part_failed(f, DT_E_NOMEM, site, "out of host memory");
+    dt_error_t *lost = NULL; /* an empty tensor may still be a failed one */
+    if (!parts && v->part[0] && v->part[0]->buf) lost = atomic_load(&v->part[0]->buf->error);
+    dt_future_part(f, lost);
+    dt_future_unref(f);
+}
+
+static void on_sync(dt_engine *e, dt_future *f) {
+    dt_engine_dispatch();
+    atomic_store(&f->parts, (uint32_t)e->n_started + 1);
+    int left = e->n_started;
+    for (int t = 0; t < DT_DEVICE_TYPES; t++)
+        for (int i = 0; e->device[t] && left && i < DT_MAX_DEVICES; i++)
+            if (e->device[t][i].worker) {
+                dt_future_ref(f);
+                dt_engine_push(&e->device[t][i], (dt_item){DT_ITEM_SYNC, f});
+                left--;
+            }
+    dt_future_part(f, NULL);
+    dt_future_unref(f);
+}
+
+static void on_limit(dt_device d, int64_t bytes) {
+    dt_device_state *s;
+    dt_engine_dispatch();
+    if (dt_engine_device(d, &s) == DT_OK) s->alloc.stats.limit = bytes;
+}
+
+static void on_stats(dt_device d, dt_memory_stats *out, dt_future *f) {
+    dt_device_state *s;
+    dt_engine_dispatch();
+    if (dt_engine_device(d, &s) == DT_OK) *out = s->alloc.stats;
+    atomic_store(&f->parts, 1);
+    dt_future_part(f, NULL);
+    dt_future_unref(f);
+}
+
+/* One record at w; returns its length in words, 0 for STOP. */
+static size_t on_record(dt_engine *e, const uint64_t *w) {
+    uint32_t n_in = dt_rec_n_in(w[0]), n_out = dt_rec_n_out(w[0]);
+    switch (dt_rec_kind(w[0])) {
+    case DT_REC_CALL: on_call(e, w, n_in, n_out); return 3 + n_in + n_out;
+    case DT_REC_DROP: on_drop(e, (uint32_t)(w[0] >> 8)); return 1;
+    case DT_REC_HOST: on_host(w); return 5;
+    case DT_REC_FETCH: on_fetch(w); return 4;
+    case DT_REC_SYNC: on_sync(e, (dt_future *)(uintptr_t)w[1]); return 2;
+    case DT_REC_LIMIT: on_limit((dt_device)w[1], (int64_t)w[2]); return 3;
+    case DT_REC_STATS: on_stats((dt_device)w[1], (dt_memory_stats *)(uintptr_t)w[2], (dt_future *)(uintptr_t)w[3]); return 4;
+    case DT_REC_STOP: break;
+    }
+    return 0;
+}
+
+/* ---- the loop -------------------------------------------------------------------------------------------------------------------------------- */
+static bool drain(dt_engine *e) {
+    const uint64_t *w;
+    size_t n;
+    while ((n = dt_ring_peek(&e->ring, &w))) {
+        size_t at = 0;
+        while (at < n && w[at] != DT_RING_WRAP) {
+            size_t len = on_record(e, w + at);
+            if (!len) return false;
+            at += len;
+        }
+        dt_ring_consume(&e->ring, at);
+        if (at == 0) return true; /* cannot happen: peek skips a leading WRAP */
+    }
+    return true;
+}
+
+static void *controller_main(void *arg) {
+    dt_engine *e = arg;
+    pthread_setname_np(pthread_self(), "dt-controller");
+    uint64_t seen = 0;
+    for (int naps = 0;;) {
+        if (!drain(e)) return NULL;
+        uint64_t head = atomic_load_explicit(&e->ring.head, memory_order_relaxed);
+        if (head != seen)
+            naps = 0;
+        else {
+            naps++;
+            if (e->graph.n && !dt_engine_pending()) dt_engine_dispatch(); /* the client pauses and the workers are idle */
+        }
+        seen = head;
+        bool deep = naps > IDLE_NAPS && !e->graph.n;
+        dt_ring_wait(&e->ring, deep ? -1 : NAP_US, deep);
+    }
+}
+
+/* ---- start and stop: the client's side --------------------------------------------------------------------------------------------------------- */
+static void in_child(void) { forked = atomic_load(&started) != 0; }
+
+dt_status dt_engine_start(void) {
+    if (DT_LIKELY(atomic_load_explicit(&started, memory_order_acquire) == 1 && !forked)) return DT_OK;
+    if (forked)
+        return dt_fail(DT_E_STATE, "dtorch was used before this process was forked; its threads do not exist here. Use multiprocessing's "
+                                   "\"spawn\" method, or fork before the first dtorch call");
+    dt_engine *e = &dt_the_engine;
+    dt_status s = DT_OK;
+    pthread_mutex_lock(&start_lock);
+    if (!atomic_load(&started)) {
+        memset(e, 0, sizeof *e);
+        s = dt_ops_init();
+        if (!s) s = dt_ring_init(&e->ring, RING_WORDS);
+        if (!s) s = dt_graph_init(&e->graph);
+        if (!s) s = dt_htab_init(&e->plans, 256);
+        if (!s && pthread_create(&thread, NULL, controller_main, e)) s = dt_fail(DT_E_NOMEM, "cannot start the controller's thread");
+        if (!s && !atfork_set) atfork_set = pthread_atfork(NULL, NULL, in_child) == 0;
+        if (!s) atomic_store_explicit(&started, 1, memory_order_release);
+    }
+    pthread_mutex_unlock(&start_lock);
+    return s;
+}
+
+dt_ring *dt_engine_ring(void) { return &dt_the_engine.ring; }
+void dt_engine_flush(void) { dt_ring_wake(&dt_the_engine.ring); }
+bool dt_engine_is_forked(void) { return forked; }
+void dt_engine_stats_get(dt_engine_stats *out) { *out = dt_the_engine.stats; }
+
+void dt_engine_stop(void) {
+    dt_engine *e = &dt_the_engine;
+    if (forked || !atomic_load(&started)) return;
+    pthread_mutex_lock(&start_lock);
+    if (atomic_load(&started)) {
+        uint64_t *w = dt_ring_reserve(&e->ring, 1);
+        w[0] = DT_REC_HEADER(DT_REC_STOP, 0, 0);
+        dt_ring_publish(&e->ring);
+        dt_ring_wake(&e->ring);
+        pthread_join(thread, NULL);
+        dt_engine_devices_free(); /* workers finish what was pushed */
+        dt_engine_plans_free();
+        atomic_store(&started, 0);
+    }
+    pthread_mutex_unlock(&start_lock);
+}

@@ -1,0 +1,361 @@
+/* From the pending subgraph to runs: find or build the plan, bind memory, push to the workers.
+ *
+ * A subgraph that fails as a whole (no memory, no kernel) is dispatched again node by node, so that only the calls that cannot run, and what
+ * depends on them, fail. After dt_engine_dispatch every value of the subgraph is ready: its parts lie in buffers, or hold an error. */
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "controller/engine.h"
+
+static dt_status no_memory(void) { return dt_fail(DT_E_NOMEM, "dispatch: out of host memory"); }
+
+/* ---- plan cache ---------------------------------------------------------------------------------------------------------------------- */
+static void evict_oldest(dt_engine *e) {
+    dt_plan *old = NULL;
+    for (size_t i = 0; i <= e->plans.mask; i++)
+        for (dt_hlink *l = e->plans.slot[i]; l; l = l->next)
+            if (!old || ((dt_plan *)l)->used_at < old->used_at) old = (dt_plan *)l;
+    if (!old) return;
+    dt_htab_remove(&e->plans, &old->link);
+    dt_plan_unref(old);
+}
+
+void dt_engine_plans_free(void) {
+    dt_engine *e = &dt_the_engine;
+    while (e->plans.count) evict_oldest(e);
+    dt_htab_fini(&e->plans);
+}
+
+static void dump(const dt_graph *g) {
+    static const char *dir = (const char *)-1;
+    static int number;
+    if (dir == (const char *)-1) dir = getenv("DTORCH_DUMP");
+    if (!dir) return;
+    char path[512];
+    size_t cap = 256 * (size_t)(g->n + 1);
+    dt_str s = {dt_malloc(cap), cap, 0};
+    if (!s.buf) return;
+    dt_graph_print(g, &s);
+    snprintf(path, sizeof path, "%s/graph-%05d.txt", dir, number++);
+    FILE *f = fopen(path, "w");
+    if (f) {
+        fputs(s.buf, f);
+        fclose(f);
+    }
+    dt_free(s.buf);
+}
+
+static dt_status cache_add(dt_engine *e, dt_graph *g, dt_plan *p, uint64_t hash) {
+    p->key = dt_malloc(sizeof *p->key * (g->n_key + 1));
+    p->call = DT_ARENA_ARRAY(&p->arena, dt_call *, p->n_nodes + 1);
+    if (!p->key || !p->call) {
+        p->call = NULL;
+        return no_memory();
+    }
+    memcpy(p->key, g->key, sizeof *p->key * g->n_key);
+    p->n_key = g->n_key;
+    for (int i = 0; i < p->n_nodes; i++) {
+        p->call[i] = g->node[i].call;
+        dt_call_ref(p->call[i]);
+    }
+    if (e->plans.count >= DT_PLANS_MAX) evict_oldest(e);
+    return dt_htab_add(&e->plans, &p->link, hash);
+}
+
+/* The graph's plan, from the cache or new; borrowed from the cache. */
+static dt_status plan_of(dt_engine *e, dt_graph *g, dt_plan **out) {
+    dt_pass_dead(g);
+    DT_TRY(dt_pass_key(g));
+#ifdef DT_VERIFY
+    DT_TRY(dt_graph_verify(g));
+#endif
+    uint64_t hash = dt_hash_words(g->key, g->n_key, 11);
+    for (dt_hlink *l = dt_htab_first(&e->plans, hash); l; l = l->next) {
+        dt_plan *p = (dt_plan *)l;
+        if (l->hash == hash && p->n_key == g->n_key && !memcmp(p->key, g->key, sizeof *p->key * p->n_key)) {
+            p->used_at = ++e->clock;
+            e->stats.plan_hits++;
+            *out = p;
+            return DT_OK;
+        }
+    }
+    dump(g);
+    dt_plan *p;
+    DT_TRY(dt_pass_lower(g, &p));
+    dt_status s = cache_add(e, g, p, hash);
+    if (s) {
+        dt_plan_unref(p);
+        return s;
+    }
+    p->used_at = ++e->clock;
+    e->stats.plans_built++;
+    e->stats.plans_cached = e->plans.count;
+    *out = p;
+    return DT_OK;
+}
+
+/* ---- a run's memory: one block holds the run and all its arrays -------------------------------------------------------------------------- */
+typedef struct layout {
+    char *at;
+} layout;
+static void *carve(layout *l, size_t bytes) {
+    void *p = l->at;
+    l->at += (bytes + 15) & ~(size_t)15;
+    return p;
+}
+
+static size_t run_carve(const dt_plan *p, char *base, dt_run **out) {
+    layout l = {base};
+    dt_run *r = carve(&l, sizeof *r);
+    dt_run_part *part = carve(&l, sizeof *part * (size_t)p->n_programs);
+    uint64_t *numbers = carve(&l, 8 * (size_t)(p->n_numbers + 1));
+    uint32_t *site = carve(&l, 4 * (size_t)(p->n_nodes + 1));
+    dt_rendezvous *meet = carve(&l, sizeof *meet * (size_t)(p->n_colls + 1));
+    if (base) *r = (dt_run){.part = part, .numbers = numbers, .site = site, .meet = meet};
+    for (int i = 0; i < p->n_programs; i++) {
+        const dt_program *g = &p->program[i];
+        void **b = carve(&l, sizeof *b * (size_t)g->n_slots);
+        dt_buf **buf = carve(&l, sizeof *buf * (size_t)(g->n_ext + g->n_out + 1));
+        dt_error_t **error = carve(&l, sizeof *error * (size_t)g->n_slots);
+        if (base) part[i] = (dt_run_part){.run = r, .program = i, .base = b, .buf = buf, .error = error};
+    }
+    for (int i = 0; i < p->n_colls; i++) {
+        size_t n = sizeof(void *) * (size_t)p->coll[i]->n;
+        void *in = carve(&l, n), *o = carve(&l, n), *e = carve(&l, n);
+        if (base) meet[i] = (dt_rendezvous){.in = in, .out = o, .error = e};
+    }
+    if (base) *out = r;
+    return (size_t)(l.at - base);
+}
+
+/* Memory obtained so far, to undo a binding that fails half-way. */
+typedef struct binding {
+    dt_run *run;
+    size_t *arena_bytes; /* (n_programs,) rounded; 0: none yet */
+    void **arena;
+} binding;
+
+static void unbind(const dt_plan *p, binding *b) {
+    for (int i = 0; i < p->n_programs; i++) {
+        const dt_program *g = &p->program[i];
+        dt_device_state *s;
+        if (dt_engine_device(g->device, &s)) continue;
+        if (b->arena[i]) dt_alloc_put(&s->alloc, b->arena[i], b->arena_bytes[i]);
+        for (int k = g->n_ext; k < g->n_ext + g->n_out; k++)
+            if (b->run->part[i].buf[k]) {
+                dt_buf *buf = b->run->part[i].buf[k];
+                dt_alloc_put(&s->alloc, buf->data, buf->bytes);
+                dt_buf_unref(buf);
+            }
+    }
+    dt_free(b->run);
+}
+
+static dt_status bind_program(const dt_graph *g, const dt_plan *p, int i, binding *b) {
+    const dt_program *prog = &p->program[i];
+    dt_run_part *part = &b->run->part[i];
+    dt_device_state *s;
+    DT_TRY(dt_engine_device(prog->device, &s));
+    for (int k = 0; k < prog->n_out; k++) {
+        size_t bytes = prog->out_bytes[k];
+        void *data;
+        DT_TRY(dt_alloc_get(&s->alloc, &bytes, &data));
+        dt_buf *buf = dt_buf_new(prog->device, bytes, data);
+        if (!buf) {
+            dt_alloc_put(&s->alloc, data, bytes);
+            return no_memory();
+        }
+        part->buf[prog->n_ext + k] = buf;
+        part->base[prog->n_ext + k] = data;
+    }
+    if (prog->n_temp) {
+        b->arena_bytes[i] = prog->arena_bytes;
+        DT_TRY(dt_alloc_get(&s->alloc, &b->arena_bytes[i], &b->arena[i]));
+        for (int k = 0; k < prog->n_temp; k++) part->base[prog->n_ext + prog->n_out + k] = (char *)b->arena[i] + prog->temp_offset[k];
+    }
+    for (int k = 0; k < prog->n_ext; k++) {
+        const dt_part *x = g->ext[prog->ext[k].value]->part[prog->ext[k].pos];
+        part->buf[k] = x->buf;
+        part->base[k] = (char *)x->buf->data + x->offset;
+    }
+    part->base[prog->n_slots - 1] = b->run->numbers;
+    return DT_OK;
+}
+
+static void bind_numbers(const dt_graph *g, const dt_plan *p, dt_run *r) {
+    for (int k = 0; k < p->n_numbers; k++) {
+        const dt_number_plan *n = &p->number[k];
+        uint64_t w = g->node[n->node].number[n->in];
+        if (n->from == DT_float64) {
+            double d;
+            memcpy(&d, &w, 8);
+            dt_element_set_f64((dt_dtype)n->to, &r->numbers[k], d);
+        } else
+            dt_element_set_i64((dt_dtype)n->to, &r->numbers[k], (int64_t)w);
+    }
+    for (int i = 0; i < p->n_nodes; i++) r->site[i] = g->node[i].site;
+}
+
+/* The values that the client still names get their parts. Every buffer of the run has its reference already. */
+static dt_status make_parts(const dt_graph *g, const dt_plan *p, const dt_run *r) {
+    for (int o = 0; o < p->n_outs; o++) {
+        const dt_out_plan *op = &p->out[o];
+        dt_gvalue *v = g->node[op->node].out[op->out];
+        DT_TRY(dt_gvalue_parts(v));
+        for (int d = 0; d < v->meta->mesh->n; d++)
+            if (!(v->part[d] = dt_part_new(v->meta->ndim, op->part[d].stride))) return no_memory();
+    }
+    for (int o = 0; o < p->n_outs; o++) {
+        const dt_out_plan *op = &p->out[o];
+        dt_gvalue *v = g->node[op->node].out[op->out];
+        for (int d = 0; d < v->meta->mesh->n; d++) {
+            const dt_part_plan *pp = &op->part[d];
+            const dt_program *prog = &p->program[pp->program];
+            v->part[d]->buf = r->part[pp->program].buf[pp->slot];
+            v->part[d]->buf->live++;
+            v->part[d]->offset = pp->offset;
+            if (pp->slot < prog->n_ext) v->part[d]->offset += g->ext[prog->ext[pp->slot].value]->part[prog->ext[pp->slot].pos]->offset;
+        }
+        v->layout = op->layout;
+        v->ready = true;
+    }
+    return DT_OK;
+}
+
+static void drop_parts(const dt_graph *g, const dt_plan *p) {
+    for (int o = 0; o < p->n_outs; o++) {
+        dt_gvalue *v = g->node[p->out[o].node].out[p->out[o].out];
+        for (int d = 0; v->part && d < v->meta->mesh->n; d++) dt_free(v->part[d]);
+        dt_free(v->part);
+        v->part = NULL;
+    }
+}
+
+static dt_status bind_run(const dt_graph *g, dt_plan *p, binding *b) {
+    size_t bytes = run_carve(p, NULL, NULL), tail = (size_t)p->n_programs * (sizeof(size_t) + sizeof(void *)) + 16;
+    char *mem = dt_calloc(1, bytes + tail);
+    if (!mem) return no_memory();
+    run_carve(p, mem, &b->run);
+    b->arena = (void **)(mem + bytes);
+    b->arena_bytes = (size_t *)(b->arena + p->n_programs);
+    dt_status s = DT_OK;
+    for (int i = 0; i < p->n_programs && !s; i++) s = bind_program(g, p, i, b);
+    if (!s && (s = make_parts(g, p, b->run))) drop_parts(g, p);
+    if (s) unbind(p, b);
+    return s;
+}
+
+static void push_run(dt_engine *e, const dt_graph *g, dt_plan *p, binding *b) {
+    dt_run *r = b->run;
+    r->plan = p;
+    atomic_fetch_add_explicit(&p->refs, 1, memory_order_relaxed);
+    bind_numbers(g, p, r);
+    atomic_store(&r->parts, (uint32_t)p->n_programs);
+    for (int i = 0; i < p->n_programs; i++) { /* one reference a buffer for the run; escaping ones have the controller's besides */
+        const dt_program *prog = &p->program[i];
+        for (int k = 0; k < prog->n_ext + prog->n_out; k++) atomic_fetch_add_explicit(&r->part[i].buf[k]->refs, 1, memory_order_relaxed);
+    }
+    for (int i = 0; i < p->n_colls; i++) dt_comm_count(p->coll[i], r->site[p->coll[i]->node]);
+    for (int i = 0; i < p->n_programs; i++) {
+        dt_device_state *s;
+        if (dt_engine_device(p->program[i].device, &s)) continue; /* cannot fail: bind_program started it */
+        if (b->arena[i]) dt_alloc_put(&s->alloc, b->arena[i], b->arena_bytes[i]); /* reused only by later programs of this device */
+        e->stats.programs_run++;
+    }
+    int n = p->n_programs;
+    if (n == 0) dt_plan_unref(p);
+    for (int i = 0; i < n; i++) {
+        dt_device_state *s;
+        dt_device d = p->program[i].device;
+        if (!dt_engine_device(d, &s)) dt_engine_push(s, (dt_item){DT_ITEM_RUN, &r->part[i]});
+    }
+    if (n == 0) dt_free(r);
+}
+
+static dt_status run_graph(dt_engine *e, dt_graph *g) {
+    dt_plan *p;
+    binding b = {0};
+    DT_TRY(plan_of(e, g, &p));
+    DT_TRY(bind_run(g, p, &b));
+    push_run(e, g, p, &b);
+    return DT_OK;
+}
+
+/* ---- after a subgraph -------------------------------------------------------------------------------------------------------------------- */
+/* Inputs lose a use; external values that nobody needs any more go. Then the subgraph's own values: those neither named nor used go too. */
+static void release_graph(dt_engine *e, dt_graph *g) {
+    for (int i = 0; i < g->n; i++)
+        for (int k = 0; k < g->node[i].call->n_in; k++) {
+            dt_gvalue *v = g->node[i].in[k];
+            if (!v) continue;
+            v->uses--;
+            if (v->node < 0) dt_gvalue_release(v);
+        }
+    for (int i = 0; i < g->n; i++) {
+        dt_gnode *n = &g->node[i];
+        for (int k = 0; k < n->call->n_out; k++) {
+            n->out[k]->node = -1;
+            if (!n->out[k]->client) dt_gvalue_free(n->out[k]);
+        }
+        e->stats.nodes_dead += !n->live;
+        dt_call_unref(n->call);
+    }
+    dt_graph_clear(g);
+}
+
+static void poison_node(dt_gnode *n, dt_status s) {
+    dt_error_t *err = dt_error_new(s, n->site, dt_op_name(n->call->op), dt_error_message());
+    for (int k = 0; k < n->call->n_out; k++) dt_gvalue_poison(n->out[k], err);
+    dt_error_unref(err);
+}
+
+/* One node as a subgraph of its own; its outputs are kept while later nodes use them. */
+static void run_single(dt_engine *e, dt_gnode *n) {
+    dt_graph one;
+    bool named[n->call->n_out + 1];
+    for (int k = 0; k < n->call->n_out; k++) {
+        named[k] = n->out[k]->client;
+        n->out[k]->client |= n->out[k]->uses > 0;
+    }
+    bool dead = n->call->n_out > 0;
+    for (int k = 0; k < n->call->n_out; k++) dead &= !n->out[k]->client;
+    dt_status s = dead ? DT_OK : dt_graph_init(&one);
+    if (!s && !dead) {
+        one.node[0] = *n;
+        one.n = 1;
+        bool keep[n->call->n_in + 1]; /* no donation of what later nodes read */
+        for (int k = 0; k < n->call->n_in; k++)
+            if (n->in[k]) {
+                keep[k] = n->in[k]->client;
+                n->in[k]->client |= n->in[k]->uses > 1;
+            }
+        s = run_graph(e, &one);
+        for (int k = n->call->n_in - 1; k >= 0; k--)
+            if (n->in[k]) n->in[k]->client = keep[k];
+        dt_graph_fini(&one);
+    }
+    if (s) poison_node(n, s);
+    for (int k = 0; k < n->call->n_out; k++) n->out[k]->client = named[k];
+}
+
+static void run_one_by_one(dt_engine *e, dt_graph *g) {
+    for (int i = 0; i < g->n; i++) { /* key.c moved the live nodes to the front, in order; dead ones made nothing */
+        dt_gnode *n = &g->node[i];
+        if (n->live) run_single(e, n);
+    }
+}
+
+void dt_engine_dispatch(void) {
+    dt_engine *e = &dt_the_engine;
+    dt_graph *g = &e->graph;
+    e->cut = false;
+    e->rolling = 0;
+    if (!g->n) return;
+    dt_status s = run_graph(e, g);
+    if (s && g->n == 1)
+        poison_node(&g->node[0], s);
+    else if (s)
+        run_one_by_one(e, g);
+    release_graph(e, g);
+}

@@ -1,0 +1,114 @@
+/* The controller's values and buffers. See engine.h and graph/graph.h. */
+#include <string.h>
+
+#include "controller/engine.h"
+
+dt_gvalue *dt_gvalue_new(const dt_meta *meta) {
+    dt_engine *e = &dt_the_engine;
+    dt_gvalue *v = e->free_values;
+    if (v)
+        e->free_values = (dt_gvalue *)v->part;
+    else if (!(v = dt_malloc(sizeof *v)))
+        return NULL;
+    *v = (dt_gvalue){.meta = meta, .node = -1, .index = -1};
+    return v;
+}
+
+dt_part *dt_part_new(int ndim, const int64_t *stride) {
+    dt_part *p = dt_calloc(1, sizeof *p + (stride ? sizeof(int64_t) * (size_t)ndim : 0));
+    if (!p) return NULL;
+    p->contiguous = !stride;
+    if (stride) memcpy(p->stride, stride, sizeof(int64_t) * (size_t)ndim);
+    return p;
+}
+
+dt_buf *dt_buf_new(dt_device d, size_t bytes, void *data) {
+    dt_buf *b = dt_calloc(1, sizeof *b);
+    if (!b) return NULL;
+    atomic_store_explicit(&b->refs, 1, memory_order_relaxed);
+    b->device = d;
+    b->bytes = bytes;
+    b->data = data;
+    return b;
+}
+
+void dt_buf_drop(dt_buf *b) {
+    if (--b->live) return;
+    dt_device_state *s;
+    if (b->bytes && dt_engine_device(b->device, &s) == DT_OK) dt_alloc_put(&s->alloc, b->data, b->bytes);
+    dt_buf_unref(b);
+}
+
+static void free_parts(dt_gvalue *v) {
+    for (int i = 0; v->part && i < v->meta->mesh->n; i++) {
+        if (!v->part[i]) continue;
+        if (v->part[i]->buf) dt_buf_drop(v->part[i]->buf);
+        dt_free(v->part[i]);
+    }
+    dt_free(v->part);
+    v->part = NULL;
+}
+
+void dt_gvalue_free(dt_gvalue *v) {
+    free_parts(v);
+    v->part = (dt_part **)dt_the_engine.free_values;
+    dt_the_engine.free_values = v;
+}
+
+void dt_gvalue_release(dt_gvalue *v) {
+    if (!v->client && !v->uses && v->ready) dt_gvalue_free(v);
+}
+
+dt_status dt_gvalue_parts(dt_gvalue *v) {
+    v->part = dt_calloc((size_t)v->meta->mesh->n, sizeof *v->part);
+    return v->part ? DT_OK : dt_fail(DT_E_NOMEM, "value: out of host memory");
+}
+
+void dt_gvalue_poison(dt_gvalue *v, dt_error_t *e) {
+    free_parts(v);
+    v->ready = true;
+    v->layout = 0;
+    if (dt_gvalue_parts(v)) return; /* no parts: reads fail with the out-of-memory error */
+    for (int i = 0; i < v->meta->mesh->n; i++) {
+        v->part[i] = dt_part_new(0, NULL);
+        if (v->part[i]) v->part[i]->buf = dt_buf_new(v->meta->mesh->dev[i], 0, NULL);
+        if (!v->part[i] || !v->part[i]->buf) continue;
+        v->part[i]->buf->live = 1;
+        atomic_store(&v->part[i]->buf->error, dt_error_ref(e));
+    }
+}
+
+dt_status dt_gvalue_from_host(dt_gvalue *v, dt_hostbuf *h) {
+    const dt_meta *m = v->meta;
+    int64_t stride[DT_MAX_DIM] = {0}, s = 1;
+    for (int d = m->ndim - 1; d >= 0; d--) {
+        stride[d] = s;
+        s *= m->shape[d];
+    }
+    DT_TRY(dt_gvalue_parts(v));
+    for (int i = 0; i < m->mesh->n; i++) {
+        dt_box box;
+        int64_t offset = 0;
+        dt_view shape = {.ndim = m->ndim};
+        dt_layout_box(m, i, &box);
+        for (int d = 0; d < m->ndim; d++) {
+            offset += box.lo[d] * stride[d];
+            shape.shape[d] = box.len[d];
+            shape.stride[d] = stride[d];
+        }
+        bool dense = dt_view_contiguous(&shape);
+        v->part[i] = dt_part_new(m->ndim, dense ? NULL : stride);
+        dt_buf *b = dt_buf_new(m->mesh->dev[i], 0, h->data);
+        if (!v->part[i] || !b) {
+            dt_free(b);
+            return dt_fail(DT_E_NOMEM, "value: out of host memory");
+        }
+        b->host = dt_hostbuf_ref(h);
+        b->live = 1;
+        v->part[i]->buf = b;
+        v->part[i]->offset = offset * (int64_t)dt_dtype_size((dt_dtype)m->dtype);
+        if (!dense) v->layout = dt_hash_mix((uint64_t)(uintptr_t)m, 3) | 1;
+    }
+    v->ready = true;
+    return DT_OK;
+}

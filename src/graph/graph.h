@@ -1,0 +1,61 @@
+/* The controller's subgraph: values and the calls that make them, in program order.
+ *
+ *   dt_gvalue  a value of the client, over all devices. Either it is ready (its parts lie in buffers) or a node of the pending subgraph makes
+ *              it. It lives while the client names it, a pending node uses it or it is being dispatched.
+ *   dt_gnode   one call. Its inputs are values or numbers.
+ *   dt_graph   the pending nodes. Nodes only ever use values made earlier: the order is a topological order.
+ *
+ * Controller thread only. */
+#ifndef DT_GRAPH_GRAPH_H
+#define DT_GRAPH_GRAPH_H
+
+#include "plan/program.h"
+
+typedef struct dt_part { /* what one device of the value's mesh holds */
+    dt_buf *buf;
+    int64_t offset; /* bytes */
+    bool contiguous;
+    int64_t stride[]; /* (ndim,) */
+} dt_part;
+
+typedef struct dt_gvalue {
+    const dt_meta *meta;
+    bool client;          /* the client names it */
+    bool ready;
+    uint32_t uses;        /* inputs of pending nodes that are this value */
+    uint64_t layout;      /* 0: every part contiguous; else a hash of how its strides came about */
+    dt_part **part;       /* (mesh->n,) when ready */
+    /* while pending, or external to the subgraph being planned: */
+    int32_t node;         /* producer, -1: external */
+    uint32_t out;
+    int32_t index;        /* external: its number among the subgraph's external values; -1 not numbered yet */
+} dt_gvalue;
+
+typedef struct dt_gnode {
+    dt_call *call;       /* referenced */
+    uint32_t site;
+    bool live;
+    dt_gvalue **in;      /* (n_in,) NULL for numbers and absent inputs */
+    uint64_t *number;    /* (n_in,) */
+    dt_gvalue **out;     /* (n_out,) */
+} dt_gnode;
+
+typedef struct dt_graph {
+    dt_arena arena;
+    int n, cap;
+    dt_gnode *node;
+    int n_ext, cap_ext;
+    dt_gvalue **ext;     /* external values, numbered by dt_graph_key */
+    uint64_t *key;       /* what a cached plan is found by */
+    size_t n_key, cap_key;
+} dt_graph;
+
+dt_status dt_graph_init(dt_graph *g) DT_WUR;
+void dt_graph_fini(dt_graph *g);
+void dt_graph_clear(dt_graph *g); /* forget the nodes (their values and calls are the caller's) */
+dt_gnode *dt_graph_add(dt_graph *g, dt_call *call, uint32_t site) DT_WUR; /* NULL: out of host memory */
+/* Check that inputs come before their users and shapes agree with the calls. Debug builds run it after each pass. */
+dt_status dt_graph_verify(const dt_graph *g) DT_WUR;
+void dt_graph_print(const dt_graph *g, dt_str *s);
+
+#endif

@@ -1,0 +1,85 @@
+/* What the lowering passes share while a plan is being built. Everything lives in the plan's arena or in `tmp`, freed at the end.
+ *
+ *   loc      where one device's part of a value lies: a storage, an offset, a view
+ *   storage  a piece of memory on one device: an external buffer, a buffer that escapes, or a temporary. Storages may be merged
+ *            (in-place reuse): follow `root`.
+ *   step     an instruction not yet bound to slots */
+#ifndef DT_PASSES_BUILD_H
+#define DT_PASSES_BUILD_H
+
+#include "passes/passes.h"
+
+typedef enum dt_storage_kind { DT_ST_TEMP, DT_ST_OUT, DT_ST_EXT } dt_storage_kind;
+typedef struct dt_storage {
+    uint8_t kind;
+    bool donate;      /* EXT: may be overwritten after its last use */
+    bool comm;        /* touched by the communication queue: its memory is not reused within the plan */
+    int root;         /* itself, or the storage it was merged into */
+    int first, last;  /* steps that make and last use it; -1 none */
+    int slot;
+    uint32_t ext, pos;
+    size_t bytes, offset;
+} dt_storage;
+
+typedef struct dt_loc {
+    int prog, storage;
+    int64_t offset;
+    dt_view view; /* data unset */
+} dt_loc;
+
+typedef struct dt_pval { /* a value during the build: (mesh->n,) parts */
+    const dt_meta *meta;
+    uint64_t layout;
+    dt_loc *loc;
+    struct dt_pval *converted; /* other forms of the same value that were needed, by meta */
+    struct dt_pval *next;
+} dt_pval;
+
+typedef struct dt_step {
+    dt_instr in; /* views and operands allocated; operand.slot holds a storage number until the end */
+    bool inplace_any, inplace_first, inplace_written;
+    int first_consumer;
+} dt_step;
+
+typedef struct dt_prog {
+    dt_device device;
+    int n_step, cap_step;
+    dt_step *step;
+    int n_st, cap_st;
+    dt_storage *st;
+} dt_prog;
+
+typedef struct dt_build {
+    const dt_graph *g;
+    dt_plan *plan;
+    dt_arena *arena; /* the plan's */
+    dt_arena tmp;
+    int n_prog;
+    dt_prog *prog;
+    int *prog_of;    /* by device number in `devices` */
+    int n_live;
+    dt_pval **ext;   /* (n_ext,) */
+    dt_pval ***out;  /* (n_live, n_out) */
+    int n_numbers, cap_numbers;
+    dt_number_plan *number;
+    int n_colls, cap_colls;
+    dt_coll **coll;
+    int node;        /* being lowered */
+} dt_build;
+
+int dt_build_prog(const dt_build *b, dt_device d); /* -1: not in the plan */
+dt_status dt_build_storage(dt_build *b, int prog, size_t bytes, int *out) DT_WUR;
+/* A new step with room for operands; *out is valid until the next step of that program. */
+dt_status dt_build_step(dt_build *b, int prog, int n_in, int n_out, dt_step **out) DT_WUR;
+dt_status dt_build_pval(dt_build *b, const dt_meta *meta, dt_pval **out) DT_WUR; /* locs with shapes, no storage */
+/* Contiguous storages for all parts. */
+dt_status dt_build_pval_alloc(dt_build *b, dt_pval *v) DT_WUR;
+/* One elementwise kernel of `op` (clone, to_dtype, zeros …) from `in` to `out` on one device. */
+dt_status dt_build_unary(dt_build *b, const dt_op *op, const dt_loc *in, dt_loc *out) DT_WUR;
+/* v in another dtype and/or with other placements. */
+dt_status dt_build_convert(dt_build *b, dt_pval *v, const dt_meta *to, dt_pval **out) DT_WUR;
+dt_status dt_build_reshard(dt_build *b, dt_pval *v, const dt_meta *to, dt_pval **out) DT_WUR;
+const dt_kernel *dt_build_kernel(const dt_op *op, dt_device_type dev, const dt_kctx *c);
+dt_status dt_build_finish(dt_build *b) DT_WUR; /* memory.c: queues, storages, slots, programs */
+
+#endif

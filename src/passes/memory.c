@@ -1,0 +1,330 @@
+/* The last lowering pass: which queue a collective runs on, which storages share memory, where temporaries lie, what waits for what.
+ *
+ * - A collective goes to the communication queue if some device has a compute step between it and the first use of its result.
+ * - A kernel that may write in place takes over an input's storage when this is its last use and nobody outside sees it.
+ * - Temporaries get offsets in one arena by first fit over their lifetimes. Those that the communication queue touches have memory of their
+ *   own: their lifetime is not a range of compute steps.
+ * - Across queues a step waits for the last step of the other queue that touched one of its storages. All of a run's steps follow one
+ *   global order, the same on every device, and every wait points backwards in it: no deadlock. */
+#include <string.h>
+
+#include "passes/build.h"
+
+typedef struct finish {
+    dt_build *b;
+    bool **escapes; /* per program, per storage root */
+} finish;
+
+static dt_status no_memory(void) { return dt_fail(DT_E_NOMEM, "plan: out of host memory"); }
+
+static int root_of(dt_prog *p, int st) {
+    while (p->st[st].root != st) st = p->st[st].root;
+    return st;
+}
+
+static bool touches(const dt_step *s, int st) {
+    for (int k = 0; k < s->in.n_in + s->in.n_out; k++)
+        if (s->in.operand[k].slot == st) return true;
+    return false;
+}
+
+/* ---- queues ------------------------------------------------------------------------------------------------------------------------ */
+static bool overlaps(const dt_prog *p, int at) {
+    const dt_step *s = &p->step[at];
+    int out = s->in.n_out ? s->in.operand[s->in.n_in].slot : -1;
+    bool compute = false;
+    for (int i = at + 1; i < p->n_step; i++) {
+        if (out >= 0 && touches(&p->step[i], out)) return compute;
+        compute |= p->step[i].in.kind == DT_I_KERNEL;
+    }
+    return compute;
+}
+
+static dt_status assign_queues(finish *f) {
+    dt_build *b = f->b;
+    bool *comm = DT_ARENA_ARRAY(&b->tmp, bool, b->n_colls + 1);
+    if (!comm) return no_memory();
+    for (int pass = 0; pass < 2; pass++)
+        for (int q = 0; q < b->n_prog; q++)
+            for (int i = 0; i < b->prog[q].n_step; i++) {
+                dt_step *s = &b->prog[q].step[i];
+                if (s->in.kind != DT_I_COLL || s->in.coll->index < 0) continue;
+                if (pass == 0)
+                    comm[s->in.coll->index] |= overlaps(&b->prog[q], i);
+                else
+                    s->in.queue = comm[s->in.coll->index];
+            }
+    return DT_OK;
+}
+
+/* ---- lifetimes and escapes ------------------------------------------------------------------------------------------------------------- */
+static void use(dt_prog *p, int st, int step, bool comm) {
+    if (st < 0) return;
+    dt_storage *s = &p->st[st];
+    if (s->first < 0) s->first = step;
+    s->last = step;
+    s->comm |= comm;
+}
+
+static dt_status lifetimes(finish *f) {
+    dt_build *b = f->b;
+    f->escapes = DT_ARENA_ARRAY(&b->tmp, bool *, b->n_prog + 1);
+    if (!f->escapes) return no_memory();
+    for (int q = 0; q < b->n_prog; q++) {
+        dt_prog *p = &b->prog[q];
+        f->escapes[q] = DT_ARENA_ARRAY(&b->tmp, bool, p->n_st + 1);
+        if (!f->escapes[q]) return no_memory();
+        for (int i = 0; i < p->n_step; i++) {
+            dt_step *s = &p->step[i];
+            for (int k = 0; k < s->in.n_in + s->in.n_out; k++) use(p, s->in.operand[k].slot, i, s->in.queue);
+            use(p, s->in.scratch.slot, i, s->in.queue);
+        }
+    }
+    for (int i = 0; i < b->n_live; i++)
+        for (int k = 0; k < b->g->node[i].call->n_out; k++)
+            if (b->g->node[i].out[k]->client)
+                for (int d = 0; d < b->out[i][k]->meta->mesh->n; d++) f->escapes[b->out[i][k]->loc[d].prog][b->out[i][k]->loc[d].storage] = true;
+    return DT_OK;
+}
+
+/* ---- in-place reuse ---------------------------------------------------------------------------------------------------------------------- */
+static bool same_place(const dt_step *s, int i, int k) {
+    const dt_view *a = &s->in.view[i], *c = &s->in.view[k];
+    return s->in.operand[i].offset == s->in.operand[k].offset && a->ndim == c->ndim && a->dtype == c->dtype &&
+           !memcmp(a->shape, c->shape, sizeof(int64_t) * (size_t)a->ndim) && !memcmp(a->stride, c->stride, sizeof(int64_t) * (size_t)a->ndim);
+}
+
+static bool can_take(finish *f, int prog, int at, int i, int o) {
+    dt_prog *p = &f->b->prog[prog];
+    const dt_step *s = &p->step[at];
+    const dt_view *vi = &s->in.view[i], *vo = &s->in.view[o];
+    if (s->in.operand[i].slot < 0 || vi->dtype != vo->dtype || s->in.operand[i].offset) return false;
+    int r = root_of(p, s->in.operand[i].slot);
+    const dt_storage *st = &p->st[r];
+    if (st->last != at || f->escapes[prog][r] || (st->kind == DT_ST_EXT && !st->donate)) return false;
+    size_t bytes = (size_t)dt_view_numel(vi) * dt_dtype_size(vi->dtype);
+    if (!dt_view_contiguous(vi) || bytes != st->bytes || bytes != p->st[s->in.operand[o].slot].bytes || bytes == 0) return false;
+    for (int k = 0; k < s->in.n_in; k++)
+        if (k != i && s->in.operand[k].slot >= 0 && root_of(p, s->in.operand[k].slot) == r && !(s->inplace_any && same_place(s, i, k))) return false;
+    return true;
+}
+
+static void take(finish *f, int prog, int at, int i, int o) {
+    dt_prog *p = &f->b->prog[prog];
+    int r = root_of(p, p->step[at].in.operand[i].slot), out = p->step[at].in.operand[o].slot;
+    p->st[out].root = r;
+    p->st[r].last = p->st[out].last > p->st[r].last ? p->st[out].last : p->st[r].last;
+    p->st[r].comm |= p->st[out].comm;
+    f->escapes[prog][r] |= f->escapes[prog][out];
+}
+
+/* Written parameters (Tensor!): output k replaces the k-th given one. */
+static void take_written(finish *f, int prog, int at) {
+    dt_step *s = &f->b->prog[prog].step[at];
+    const dt_op_info *info = dt_op_get_info(s->in.ctx.op);
+    int in = 0, out = 0;
+    for (int k = 0; k < info->n_params && out < s->in.n_out; k++) {
+        if (info->param[k].kind > DT_PK_SCALAR) continue;
+        if (info->param[k].written && dt_view_given(&s->in.view[in])) {
+            if (can_take(f, prog, at, in, s->in.n_in + out)) take(f, prog, at, in, s->in.n_in + out);
+            out++;
+        }
+        in++;
+    }
+}
+
+static void reuse(finish *f, int prog) {
+    dt_prog *p = &f->b->prog[prog];
+    for (int at = 0; at < p->n_step; at++) {
+        dt_step *s = &p->step[at];
+        if (s->in.kind != DT_I_KERNEL || !s->in.n_out) continue;
+        if (s->inplace_written) {
+            take_written(f, prog, at);
+            continue;
+        }
+        int tries = s->inplace_any ? s->in.n_in : s->inplace_first ? 1 : 0;
+        for (int i = 0; i < tries; i++)
+            if (can_take(f, prog, at, i, s->in.n_in)) {
+                take(f, prog, at, i, s->in.n_in);
+                break;
+            }
+    }
+}
+
+/* ---- slots and offsets --------------------------------------------------------------------------------------------------------------------- */
+typedef struct hole {
+    size_t offset, bytes;
+    int last; /* occupied until this step */
+} hole;
+
+static size_t place_first_fit(hole *live, int *n, size_t bytes, int first, int last) {
+    int kept = 0;
+    for (int i = 0; i < *n; i++)
+        if (live[i].last >= first) live[kept++] = live[i];
+    *n = kept;
+    size_t at = 0;
+    int i = 0;
+    for (; i < *n && live[i].offset < at + bytes; i++) /* sorted by offset */
+        if (live[i].offset + live[i].bytes > at) at = live[i].offset + live[i].bytes;
+    memmove(live + i + 1, live + i, sizeof *live * (size_t)(*n - i));
+    live[i] = (hole){at, bytes, last};
+    (*n)++;
+    return at;
+}
+
+static dt_status layout_arena(finish *f, dt_prog *p, dt_program *out) {
+    dt_build *b = f->b;
+    size_t base = 0, top = 0;
+    int n = 0;
+    hole *live = DT_ARENA_ARRAY(&b->tmp, hole, p->n_st + 1);
+    int *by_first = DT_ARENA_ARRAY(&b->tmp, int, p->n_st + 1), *head = DT_ARENA_ARRAY(&b->tmp, int, p->n_step + 1);
+    if (!live || !by_first || !head) return no_memory();
+    for (int i = 0; i <= p->n_step; i++) head[i] = -1;
+    for (int i = p->n_st - 1; i >= 0; i--) {
+        dt_storage *s = &p->st[i];
+        if (s->root != i || s->kind != DT_ST_TEMP || s->first < 0) continue;
+        size_t bytes = (s->bytes + 63) & ~(size_t)63;
+        if (s->comm) {
+            s->offset = base;
+            base += bytes;
+        } else {
+            by_first[i] = head[s->first];
+            head[s->first] = i;
+        }
+    }
+    for (int at = 0; at < p->n_step; at++)
+        for (int i = head[at]; i >= 0; i = by_first[i]) {
+            dt_storage *s = &p->st[i];
+            size_t bytes = (s->bytes + 63) & ~(size_t)63;
+            s->offset = base + place_first_fit(live, &n, bytes ? bytes : 64, s->first, s->last);
+            if (s->offset + bytes > top) top = s->offset + bytes;
+        }
+    out->arena_bytes = (top > base ? top : base) + 64;
+    return DT_OK;
+}
+
+static dt_status number_slots(finish *f, int prog, dt_program *out) {
+    dt_build *b = f->b;
+    dt_prog *p = &b->prog[prog];
+    for (int i = 0; i < p->n_st; i++) {
+        dt_storage *s = &p->st[i];
+        if (s->root != i) continue;
+        bool used = s->first >= 0 || f->escapes[prog][i];
+        if (s->kind == DT_ST_EXT)
+            out->n_ext += used;
+        else if (f->escapes[prog][i]) {
+            s->kind = DT_ST_OUT;
+            out->n_out++;
+        } else
+            out->n_temp += used;
+    }
+    out->n_slots = out->n_ext + out->n_out + out->n_temp + 1;
+    out->ext = DT_ARENA_ARRAY(b->arena, dt_bind_in, out->n_ext + 1);
+    out->out_bytes = DT_ARENA_ARRAY(b->arena, size_t, out->n_out + 1);
+    out->temp_offset = DT_ARENA_ARRAY(b->arena, size_t, out->n_temp + 1);
+    if (!out->ext || !out->out_bytes || !out->temp_offset) return no_memory();
+    DT_TRY(layout_arena(f, p, out));
+    int next[3] = {out->n_ext + out->n_out, out->n_ext, 0}; /* temp, out, ext */
+    for (int i = 0; i < p->n_st; i++) {
+        dt_storage *s = &p->st[i];
+        if (s->root != i || (s->first < 0 && !f->escapes[prog][i])) continue;
+        s->slot = next[s->kind]++;
+        if (s->kind == DT_ST_EXT)
+            out->ext[s->slot] = (dt_bind_in){s->ext, s->pos};
+        else if (s->kind == DT_ST_OUT)
+            out->out_bytes[s->slot - out->n_ext] = s->bytes;
+        else
+            out->temp_offset[s->slot - out->n_ext - out->n_out] = s->offset;
+    }
+    return DT_OK;
+}
+
+static int slot_of(dt_prog *p, const dt_program *out, int st) {
+    if (st == -2) return out->n_slots - 1;
+    return st < 0 ? -1 : p->st[root_of(p, st)].slot;
+}
+
+/* ---- programs ------------------------------------------------------------------------------------------------------------------------------ */
+static void wait_for(dt_prog *p, int st, int queue, int *last, uint32_t *wait) {
+    if (st < 0) return;
+    int other = last[root_of(p, st) * 2 + !queue];
+    if ((uint32_t)other > *wait) *wait = (uint32_t)other;
+}
+
+static void touched(dt_prog *p, int st, int queue, int *last, int count) {
+    if (st >= 0) last[root_of(p, st) * 2 + queue] = count;
+}
+
+static dt_status emit_program(finish *f, int prog, dt_program *out) {
+    dt_build *b = f->b;
+    dt_prog *p = &b->prog[prog];
+    int *last = DT_ARENA_ARRAY(&b->tmp, int, p->n_st * 2 + 2), total[2] = {0, 0};
+    if (!last) return no_memory();
+    for (int i = 0; i < p->n_step; i++) total[p->step[i].in.queue]++;
+    for (int q = 0; q < 2; q++) {
+        out->instr[q] = DT_ARENA_ARRAY(b->arena, dt_instr, total[q] + 1);
+        if (!out->instr[q]) return no_memory();
+    }
+    for (int i = 0; i < p->n_step; i++) {
+        dt_instr *s = &p->step[i].in;
+        int q = s->queue, count = out->n_instr[q] + 1;
+        for (int k = 0; k < s->n_in + s->n_out; k++) wait_for(p, s->operand[k].slot, q, last, &s->wait);
+        wait_for(p, s->scratch.slot, q, last, &s->wait);
+        for (int k = 0; k < s->n_in + s->n_out; k++) touched(p, s->operand[k].slot, q, last, count);
+        touched(p, s->scratch.slot, q, last, count);
+        for (int k = 0; k < s->n_in + s->n_out; k++) s->operand[k].slot = slot_of(p, out, s->operand[k].slot);
+        s->scratch.slot = slot_of(p, out, s->scratch.slot);
+        out->instr[q][out->n_instr[q]++] = *s;
+    }
+    return DT_OK;
+}
+
+/* The parties of a collective learn their operands' slots only for checks; addresses meet in the run's rendezvous. */
+static dt_status emit_outs(finish *f) {
+    dt_build *b = f->b;
+    int n = 0;
+    for (int i = 0; i < b->n_live; i++)
+        for (int k = 0; k < b->g->node[i].call->n_out; k++) n += b->g->node[i].out[k]->client;
+    b->plan->out = DT_ARENA_ARRAY(b->arena, dt_out_plan, n + 1);
+    if (!b->plan->out) return no_memory();
+    for (int i = 0; i < b->n_live; i++)
+        for (int k = 0; k < b->g->node[i].call->n_out; k++) {
+            if (!b->g->node[i].out[k]->client) continue;
+            const dt_pval *v = b->out[i][k];
+            dt_out_plan *o = &b->plan->out[b->plan->n_outs++];
+            *o = (dt_out_plan){(uint32_t)i, (uint32_t)k, v->layout, DT_ARENA_ARRAY(b->arena, dt_part_plan, v->meta->mesh->n)};
+            if (!o->part) return no_memory();
+            for (int d = 0; d < v->meta->mesh->n; d++) {
+                const dt_loc *l = &v->loc[d];
+                dt_prog *p = &b->prog[l->prog];
+                bool dense = dt_view_contiguous(&l->view);
+                o->part[d] = (dt_part_plan){l->prog, p->st[root_of(p, l->storage)].slot, l->offset, dense, NULL};
+                if (!dense) o->part[d].stride = dt_arena_copy(b->arena, l->view.stride, sizeof(int64_t) * (size_t)(v->meta->ndim + 1));
+            }
+        }
+    return DT_OK;
+}
+
+dt_status dt_build_finish(dt_build *b) {
+    finish f = {.b = b};
+    dt_plan *p = b->plan;
+    DT_TRY(assign_queues(&f));
+    DT_TRY(lifetimes(&f));
+    p->program = DT_ARENA_ARRAY(b->arena, dt_program, b->n_prog + 1);
+    if (!p->program) return no_memory();
+    p->n_programs = b->n_prog;
+    for (int q = 0; q < b->n_prog; q++) {
+        p->program[q].device = b->prog[q].device;
+        reuse(&f, q);
+        DT_TRY(number_slots(&f, q, &p->program[q]));
+    }
+    DT_TRY(emit_outs(&f));
+    for (int q = 0; q < b->n_prog; q++) DT_TRY(emit_program(&f, q, &p->program[q]));
+    p->n_nodes = b->n_live;
+    p->n_numbers = b->n_numbers;
+    p->number = b->number;
+    p->n_colls = b->n_colls;
+    p->coll = b->coll;
+    p->n_ext = b->g->n_ext;
+    return DT_OK;
+}

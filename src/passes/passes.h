@@ -1,0 +1,47 @@
+/* Passes: what happens to a subgraph between the client's records and a plan. One file each.
+ *
+ *   dead.c     marks nodes whose results nobody can name
+ *   key.c      numbers external values and writes the key a cached plan is found by
+ *   reshard.c  any placements on any mesh -> any other: pulls, or a local alias
+ *   lower.c    calls -> instructions per device: implied casts and redistributions, aliases, kernels
+ *   memory.c   storages -> slots and arena offsets, in-place reuse
+ *
+ * Controller thread only. */
+#ifndef DT_PASSES_PASSES_H
+#define DT_PASSES_PASSES_H
+
+#include "graph/graph.h"
+
+void dt_pass_dead(dt_graph *g);
+dt_status dt_pass_key(dt_graph *g) DT_WUR;
+/* Build the plan of the graph's live nodes (dead.c and key.c ran before). The plan's key and calls are set by the caller. */
+dt_status dt_pass_lower(const dt_graph *g, dt_plan **out) DT_WUR;
+
+/* May this external value's memory be overwritten by the subgraph: nobody else names it and nothing else lies in its buffers. */
+bool dt_gvalue_donatable(const dt_gvalue *v);
+
+/* ---- reshard.c: what each device of `to` must pull from the devices of `from` -------------------------------------------------------- */
+typedef struct dt_reshard_src {
+    int pos;      /* position in from's mesh */
+    dt_box box;   /* global indices; the same box for all sources of a piece */
+} dt_reshard_src;
+typedef struct dt_piece { /* a box of the result, summed (or max, …) over n_src sources; n_src 0 = zeros */
+    dt_box box;
+    int n_src;
+    int *src; /* positions in from's mesh */
+} dt_piece;
+typedef struct dt_reshard_dev {
+    int n;
+    dt_piece *piece;
+} dt_reshard_dev;
+typedef struct dt_reshard {
+    dt_reshard_dev *dev; /* (to->mesh->n,) */
+    dt_reduce reduce;
+    bool local;          /* every device needs only itself */
+    bool all_reduce;     /* the same reduced box is wanted by `copies` devices: worth two phases */
+    const char *kind;
+    const char *mesh_dim;
+} dt_reshard;
+dt_status dt_reshard_build(const dt_meta *from, const dt_meta *to, dt_arena *arena, dt_reshard *out) DT_WUR;
+
+#endif

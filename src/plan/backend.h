@@ -1,0 +1,21 @@
+/* What a device must offer: memory and copies. One table per backend, in its own folder; the engine finds it by device type. */
+#ifndef DT_PLAN_BACKEND_H
+#define DT_PLAN_BACKEND_H
+
+#include "ops/kernel.h"
+
+typedef struct dt_backend {
+    const char *name;
+    void *(*alloc)(size_t bytes); /* 64-byte aligned; NULL when there is none */
+    void (*free)(void *p, size_t bytes);
+    /* dst = src: same dtype and shape, any strides; both addressable by the calling worker. */
+    void (*copy)(const dt_view *dst, const dt_view *src, dt_team *team);
+    void (*zero)(const dt_view *dst);
+    /* dst = reduction over n sources in their order; 16-bit floats accumulate in f32. AVG divides by n. */
+    void (*reduce)(const dt_view *dst, const dt_view *src, int n, dt_reduce op);
+} dt_backend;
+
+extern const dt_backend dt_backend_cpu;
+const dt_backend *dt_backend_of(dt_device_type t); /* NULL: not in this build */
+
+#endif

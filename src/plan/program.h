@@ -1,0 +1,158 @@
+/* Plans and programs: the only thing that controller, node and worker share.
+ *
+ * A plan is what a subgraph becomes: one program per device, a list of instructions over slots. It holds no data and no addresses, so it is
+ * built once and run many times; a run binds slots to memory:
+ *
+ *   base[slot]:  [ external inputs … | escaping outputs … | temporaries (arena + offset) … | numbers ]
+ *
+ * An operand is (slot, byte offset) plus a view template; the worker patches the address in and calls the kernel. Each program has two
+ * queues, compute and communication; within a queue instructions run in order, across queues an instruction waits until a given number of
+ * the other queue's instructions (of the same run) are done. Between runs both queues join.
+ *
+ * Errors travel by slot: an instruction with a failed input does not run and its outputs inherit the error; at the run's end the errors of
+ * escaping slots are stored in their buffers.
+ *
+ * Threads: a plan is immutable but for the address fields of its views, which only the thread of that device and queue writes. Buffers'
+ * `live` counts are the controller's alone; `refs` and `error` are atomic. */
+#ifndef DT_PLAN_PROGRAM_H
+#define DT_PLAN_PROGRAM_H
+
+#include "plan/record.h"
+
+/* Device memory that outlives a run. */
+typedef struct dt_buf {
+    _Atomic uint32_t refs;        /* controller + runs in flight; the struct (and host) is freed at 0 */
+    uint32_t live;                /* controller: values that lie in it; the memory returns to the allocator at 0 */
+    void *data;
+    size_t bytes;                 /* as allocated; 0 when `host` owns the memory */
+    dt_device device;
+    _Atomic(dt_error_t *) error;
+    dt_hostbuf *host;             /* adopted host memory: read-only */
+} dt_buf;
+
+typedef struct dt_operand {
+    int32_t slot;   /* -1: absent */
+    int64_t offset; /* bytes */
+} dt_operand;
+
+/* ---- collectives: every redistribution is a set of pulls -------------------------------------------------------------------------
+ * Each party reads what it needs from the parties' inputs (phase 0), reducing over the sources of a pull in the order given, then, in an
+ * all-reduce, from the parties' outputs (phase 1). All parties meet before phase 0, between the phases, and at the end, so that nobody's
+ * memory changes while it is read. */
+typedef struct dt_pull_src {
+    int32_t party;
+    bool from_out;
+    dt_view view;   /* data unset */
+    int64_t offset; /* bytes from the party's operand */
+} dt_pull_src;
+typedef struct dt_pull {
+    dt_view dst;
+    int64_t offset;
+    int n_src; /* 0: fill with zero */
+    dt_pull_src *src;
+} dt_pull;
+typedef struct dt_party {
+    dt_device device;
+    dt_operand in, out; /* slot -1: takes no part on that side */
+    int n_pulls[2];
+    dt_pull *pull[2];
+} dt_party;
+typedef struct dt_coll {
+    int n, index; /* index: which rendezvous of the run; -1: a party of one, nobody to meet */
+    uint32_t node; /* of the subgraph, for its site */
+    dt_reduce reduce;
+    bool two_phase;
+    const char *kind;      /* for reports */
+    const char *mesh_dim;
+    int64_t bytes_moved;   /* between devices, all parties together */
+    dt_party *party;
+} dt_coll;
+typedef struct dt_rendezvous {
+    _Atomic uint32_t arrived[3];
+    void **in, **out;   /* (n,) addresses of the parties' operands */
+    dt_error_t **error; /* (n,) errors of the parties' inputs; borrowed */
+} dt_rendezvous;
+
+/* ---- instructions ---------------------------------------------------------------------------------------------------------------- */
+typedef enum dt_instr_kind { DT_I_KERNEL, DT_I_COLL } dt_instr_kind;
+typedef struct dt_instr {
+    uint8_t kind, queue;  /* queue 0 compute, 1 communication */
+    uint16_t n_in, n_out;
+    uint32_t node;        /* which node of the subgraph: its site is a binding of the run */
+    uint32_t wait;        /* instructions of the other queue that must be done */
+    dt_kernel_fn fn;
+    dt_kctx ctx;          /* views point to `view` */
+    dt_view *view;        /* (n_in + n_out,) */
+    dt_operand *operand;  /* (n_in + n_out,) */
+    dt_operand scratch;   /* slot -1: none */
+    const dt_coll *coll;
+    int party;
+} dt_instr;
+
+typedef struct dt_bind_in { /* slot k < n_ext: part `pos` of external value `value` */
+    uint32_t value, pos;
+} dt_bind_in;
+typedef struct dt_program {
+    dt_device device;
+    int n_slots, n_ext, n_out, n_temp; /* slots: ext, out, temp, then one for the run's numbers */
+    dt_bind_in *ext;
+    size_t *out_bytes;         /* (n_out,) */
+    size_t *temp_offset;       /* (n_temp,) into the arena */
+    size_t arena_bytes;
+    int n_instr[2];
+    dt_instr *instr[2];
+} dt_program;
+
+/* Where part `pos` of an escaping value lies after the run. */
+typedef struct dt_part_plan {
+    int32_t program, slot; /* slot in [0, n_ext + n_out) */
+    int64_t offset;
+    bool contiguous;
+    int64_t *stride; /* (ndim,) when not contiguous */
+} dt_part_plan;
+typedef struct dt_out_plan {
+    uint32_t node, out; /* which value of the subgraph */
+    uint64_t layout;
+    dt_part_plan *part; /* (mesh->n,) */
+} dt_out_plan;
+typedef struct dt_number_plan { /* number k of the run, converted from input `in` of node `node` */
+    uint32_t node, in;
+    uint8_t from, to; /* dt_dtype */
+} dt_number_plan;
+
+typedef struct dt_plan {
+    dt_hlink link;
+    _Atomic uint32_t refs;
+    uint64_t *key;
+    size_t n_key;
+    uint64_t used_at; /* controller: for LRU */
+    int n_nodes, n_programs, n_outs, n_numbers, n_colls, n_ext;
+    dt_program *program;
+    dt_out_plan *out;
+    dt_number_plan *number;
+    dt_coll **coll;
+    dt_call **call; /* (n_nodes,) referenced: the key holds their addresses */
+    dt_arena arena;
+} dt_plan;
+void dt_plan_unref(dt_plan *p); /* any thread */
+
+/* ---- a run: a plan and its bindings -------------------------------------------------------------------------------------------------- */
+typedef struct dt_run_part { /* one program's bindings */
+    struct dt_run *run;
+    int program;
+    void **base;     /* (n_slots,) */
+    dt_buf **buf;    /* (n_ext + n_out,) referenced */
+    dt_error_t **error; /* (n_slots,) referenced; published to the other queue by `done` */
+    _Atomic uint32_t done[2]; /* instructions finished, per queue: futex words */
+    _Atomic uint32_t queues;  /* queues still running */
+} dt_run_part;
+typedef struct dt_run {
+    dt_plan *plan;
+    _Atomic uint32_t parts; /* programs still running */
+    dt_run_part *part;      /* (n_programs,) */
+    uint64_t *numbers;
+    uint32_t *site;         /* (n_nodes,) */
+    dt_rendezvous *meet;    /* (n_colls,) */
+} dt_run;
+
+#endif

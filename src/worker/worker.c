@@ -1,0 +1,258 @@
+/* Workers. See worker.h. The interpreter: patch addresses, check errors, call. */
+#include "worker/worker.h"
+
+#include <pthread.h>
+#include <stdlib.h>
+#include <stdio.h>
+#include <string.h>
+
+#include "base/arena.h"
+#include "base/ring.h"
+
+enum { QUEUE = 256 };
+
+struct dt_worker {
+    dt_device device;
+    const dt_backend *backend;
+    const dt_transport *transport;
+    dt_team *team;
+    void (*wake)(void);
+    pthread_t thread, comm_thread;
+    bool comm_started;
+    dt_item item[QUEUE];
+    _Alignas(64) _Atomic uint32_t tail;  /* pushed; a futex word */
+    _Alignas(64) _Atomic uint32_t head;  /* finished */
+    _Atomic uint32_t asleep;
+    _Alignas(64) _Atomic(dt_run_part *) comm_part; /* what the communication thread shall run */
+    _Atomic uint32_t comm_seq;                     /* futex word: a new part, or stop */
+    _Atomic bool comm_stop;
+    _Atomic uint64_t runs;
+};
+
+void dt_buf_unref(dt_buf *b) {
+    if (!b || atomic_fetch_sub_explicit(&b->refs, 1, memory_order_acq_rel) != 1) return;
+    dt_error_unref(atomic_load(&b->error));
+    dt_hostbuf_unref(b->host);
+    dt_free(b);
+}
+
+/* ---- one instruction ------------------------------------------------------------------------------------------------------------------ */
+static void *address(const dt_run_part *p, dt_operand o) { return o.slot < 0 ? NULL : (char *)p->base[o.slot] + o.offset; }
+
+static void set_error(dt_run_part *p, int slot, dt_error_t *e) { /* takes one reference */
+    if (slot < 0 || p->error[slot]) {
+        dt_error_unref(e);
+        return;
+    }
+    p->error[slot] = e;
+}
+
+static dt_error_t *input_error(const dt_run_part *p, const dt_instr *s) {
+    for (int k = 0; k < s->n_in; k++)
+        if (s->operand[k].slot >= 0 && p->error[s->operand[k].slot]) return p->error[s->operand[k].slot];
+    return NULL;
+}
+
+static void run_kernel(dt_worker *w, dt_run_part *p, dt_instr *s) {
+    dt_error_t *e = input_error(p, s);
+    if (DT_LIKELY(!e)) {
+        for (int k = 0; k < s->n_in + s->n_out; k++) s->view[k].data = address(p, s->operand[k]);
+        s->ctx.scratch = address(p, s->scratch);
+        s->ctx.team = w->team;
+        dt_status status = s->fn(&s->ctx);
+        if (DT_LIKELY(status == DT_OK)) return;
+        e = dt_error_new(status, p->run->site[s->node], dt_op_name(s->ctx.op), dt_error_message());
+    } else
+        dt_error_ref(e);
+    for (int k = 0; k < s->n_out; k++) set_error(p, s->operand[s->n_in + k].slot, dt_error_ref(e));
+    dt_error_unref(e);
+}
+
+static void run_coll(dt_worker *w, dt_run_part *p, dt_instr *s) {
+    void *in = s->n_in ? address(p, s->operand[0]) : NULL, *out = s->n_out ? address(p, s->operand[s->n_in]) : NULL;
+    dt_rendezvous *r = s->coll->index >= 0 ? &p->run->meet[s->coll->index] : NULL;
+    dt_error_t *e = w->transport->run(s->coll, s->party, r, w->backend, w->team, in, out, input_error(p, s));
+    if (!e) return;
+    if (s->n_out)
+        set_error(p, s->operand[s->n_in].slot, e);
+    else
+        dt_error_unref(e);
+}
+
+/* ---- a program: two queues that wait for each other by counting ------------------------------------------------------------------------- */
+static void run_queue(dt_worker *w, dt_run_part *p, int q) {
+    const dt_program *prog = &p->run->plan->program[p->program];
+    bool two = prog->n_instr[1] > 0;
+    for (int i = 0; i < prog->n_instr[q]; i++) {
+        dt_instr *s = &prog->instr[q][i];
+        if (s->wait)
+            for (uint32_t d; (d = atomic_load_explicit(&p->done[!q], memory_order_acquire)) < s->wait;) dt_futex_wait(&p->done[!q], d, -1);
+        if (s->kind == DT_I_KERNEL)
+            run_kernel(w, p, s);
+        else
+            run_coll(w, p, s);
+        if (!two) continue;
+        atomic_fetch_add_explicit(&p->done[q], 1, memory_order_release);
+        dt_futex_wake(&p->done[q], 1);
+    }
+}
+
+static void *comm_main(void *arg) {
+    dt_worker *w = arg;
+    uint32_t seen = 0;
+    char name[16];
+    snprintf(name, sizeof name, "dt-comm-%u", dt_device_index(w->device));
+    pthread_setname_np(pthread_self(), name);
+    for (;;) {
+        uint32_t s;
+        while ((s = atomic_load_explicit(&w->comm_seq, memory_order_acquire)) == seen) dt_futex_wait(&w->comm_seq, seen, -1);
+        seen = s;
+        if (atomic_load(&w->comm_stop)) return NULL;
+        run_queue(w, atomic_load(&w->comm_part), 1);
+    }
+}
+
+static bool comm_start(dt_worker *w) {
+    if (!w->comm_started) w->comm_started = pthread_create(&w->comm_thread, NULL, comm_main, w) == 0;
+    return w->comm_started;
+}
+
+static void load_errors(dt_run_part *p, const dt_program *prog) {
+    for (int i = 0; i < prog->n_ext; i++) {
+        dt_error_t *e = atomic_load_explicit(&p->buf[i]->error, memory_order_relaxed);
+        if (DT_UNLIKELY(e != NULL)) p->error[i] = dt_error_ref(e);
+    }
+}
+
+static void store_errors(dt_run_part *p, const dt_program *prog) {
+    for (int i = 0; i < prog->n_slots; i++) {
+        if (DT_LIKELY(!p->error[i])) continue;
+        dt_error_t *none = NULL;
+        if (i < prog->n_ext + prog->n_out && atomic_compare_exchange_strong(&p->buf[i]->error, &none, p->error[i])) continue; /* the buffer has it now */
+        dt_error_unref(p->error[i]);
+    }
+}
+
+static void run_program(dt_worker *w, dt_run_part *p) {
+    const dt_program *prog = &p->run->plan->program[p->program];
+    load_errors(p, prog);
+    if (prog->n_instr[1]) {
+        if (!comm_start(w)) { /* no thread to be had: one queue after the other would wait for ever, so fail loudly and early */
+            for (int i = 0; i < prog->n_slots; i++)
+                set_error(p, i, dt_error_new(DT_E_NOMEM, 0, "communication", "cannot start the communication thread"));
+        }
+        atomic_store(&w->comm_part, p);
+        atomic_fetch_add_explicit(&w->comm_seq, 1, memory_order_release);
+        dt_futex_wake(&w->comm_seq, 1);
+    }
+    run_queue(w, p, 0);
+    for (uint32_t d; (d = atomic_load_explicit(&p->done[1], memory_order_acquire)) < (uint32_t)prog->n_instr[1];) dt_futex_wait(&p->done[1], d, -1);
+    store_errors(p, prog);
+    atomic_fetch_add_explicit(&w->runs, 1, memory_order_relaxed);
+    dt_run_part_done(p);
+}
+
+void dt_run_part_done(dt_run_part *p) {
+    dt_run *r = p->run;
+    if (atomic_fetch_sub_explicit(&r->parts, 1, memory_order_acq_rel) != 1) return;
+    for (int i = 0; i < r->plan->n_programs; i++) {
+        const dt_program *prog = &r->plan->program[i];
+        for (int k = 0; k < prog->n_ext + prog->n_out; k++) dt_buf_unref(r->part[i].buf[k]);
+    }
+    dt_plan_unref(r->plan);
+    dt_free(r);
+}
+
+/* ---- the compute thread -------------------------------------------------------------------------------------------------------------------- */
+static void fetch(dt_worker *w, dt_fetch *f) {
+    dt_error_t *e = atomic_load(&f->buf->error);
+    if (!e) w->backend->copy(&f->dst, &f->src, w->team);
+    dt_future_part(f->future, e);
+    dt_buf_unref(f->buf);
+    dt_future_unref(f->future);
+    dt_free(f);
+}
+
+static bool run_item(dt_worker *w, dt_item it) {
+    switch (it.kind) {
+    case DT_ITEM_RUN: run_program(w, it.p); break;
+    case DT_ITEM_FETCH: fetch(w, it.p); break;
+    case DT_ITEM_SYNC:
+        dt_future_part(it.p, NULL);
+        dt_future_unref(it.p);
+        break;
+    case DT_ITEM_STOP: return false;
+    }
+    return true;
+}
+
+static void *worker_main(void *arg) {
+    dt_worker *w = arg;
+    char name[16];
+    snprintf(name, sizeof name, "dt-%s-%u", dt_device_type_name(dt_device_kind(w->device)), dt_device_index(w->device));
+    pthread_setname_np(pthread_self(), name);
+    for (bool go = true; go;) {
+        uint32_t head = atomic_load_explicit(&w->head, memory_order_relaxed), tail;
+        while ((tail = atomic_load_explicit(&w->tail, memory_order_acquire)) == head) {
+            atomic_store(&w->asleep, 1);
+            if (atomic_load(&w->tail) == tail) dt_futex_wait(&w->tail, tail, -1);
+            atomic_store(&w->asleep, 0);
+        }
+        go = run_item(w, w->item[head % QUEUE]);
+        atomic_store_explicit(&w->head, head + 1, memory_order_release);
+        if (w->wake && head + 1 == atomic_load_explicit(&w->tail, memory_order_acquire)) w->wake();
+    }
+    return NULL;
+}
+
+bool dt_worker_push(dt_worker *w, dt_item item) {
+    uint32_t tail = atomic_load_explicit(&w->tail, memory_order_relaxed);
+    if (tail - atomic_load_explicit(&w->head, memory_order_acquire) >= QUEUE) return false;
+    w->item[tail % QUEUE] = item;
+    atomic_store(&w->tail, tail + 1);
+    if (atomic_load(&w->asleep)) dt_futex_wake(&w->tail, 1);
+    return true;
+}
+
+uint32_t dt_worker_pending(const dt_worker *w) {
+    return atomic_load_explicit(&w->tail, memory_order_relaxed) - atomic_load_explicit(&w->head, memory_order_acquire);
+}
+void dt_worker_team(dt_worker *w, int size) { dt_team_limit(w->team, size); }
+uint64_t dt_worker_runs(const dt_worker *w) { return atomic_load_explicit(&w->runs, memory_order_relaxed); }
+
+dt_status dt_worker_new(dt_device d, int team_max, int team, void (*wake)(void), dt_worker **out) {
+    dt_worker *w = NULL;
+    if (posix_memalign((void **)&w, 64, sizeof *w)) return dt_fail(DT_E_NOMEM, "worker: out of host memory");
+    memset(w, 0, sizeof *w);
+    w->device = d;
+    w->backend = dt_backend_of(dt_device_kind(d));
+    w->transport = &dt_transport_thread;
+    w->wake = wake;
+    dt_status s = w->backend ? dt_team_new(team_max, "dt-team", &w->team)
+                             : dt_fail(DT_E_NOTIMPL, "device %s: this build has no such backend", dt_device_type_name(dt_device_kind(d)));
+    if (!s) {
+        dt_team_limit(w->team, team);
+        if (pthread_create(&w->thread, NULL, worker_main, w)) s = dt_fail(DT_E_NOMEM, "worker: cannot start a thread");
+    }
+    if (s) {
+        dt_team_free(w->team);
+        free(w);
+        return s;
+    }
+    *out = w;
+    return DT_OK;
+}
+
+void dt_worker_free(dt_worker *w) {
+    if (!w) return;
+    while (!dt_worker_push(w, (dt_item){DT_ITEM_STOP, NULL})) dt_futex_wait(&w->head, atomic_load(&w->head), 1000);
+    pthread_join(w->thread, NULL);
+    if (w->comm_started) {
+        atomic_store(&w->comm_stop, true);
+        atomic_fetch_add(&w->comm_seq, 1);
+        dt_futex_wake(&w->comm_seq, 1);
+        pthread_join(w->comm_thread, NULL);
+    }
+    dt_team_free(w->team);
+    free(w);
+}

@@ -1,0 +1,37 @@
+/* A worker: one device's threads. It runs programs in the order they were pushed and knows nothing of graphs.
+ *
+ * The compute thread takes items from a bounded queue; a program that has communication instructions is shared with the communication thread
+ * (made at the first need), and both join at the program's end. Large kernels are split over the worker's thread team.
+ *
+ * dt_worker_push is the controller's; everything else here may be called by any thread. */
+#ifndef DT_WORKER_WORKER_H
+#define DT_WORKER_WORKER_H
+
+#include "comm/comm.h"
+
+typedef struct dt_worker dt_worker;
+
+typedef struct dt_fetch { /* copy one part into a future's host buffer */
+    dt_future *future;    /* referenced */
+    dt_buf *buf;          /* referenced */
+    dt_view src, dst;     /* data set; dst lies in future->buf */
+} dt_fetch;
+
+typedef enum dt_item_kind { DT_ITEM_RUN, DT_ITEM_FETCH, DT_ITEM_SYNC, DT_ITEM_STOP } dt_item_kind;
+typedef struct dt_item {
+    dt_item_kind kind;
+    void *p; /* dt_run_part * | dt_fetch * (freed by the worker) | dt_future * (one reference) | NULL */
+} dt_item;
+
+dt_status dt_worker_new(dt_device d, int team_max, int team, void (*wake)(void), dt_worker **out) DT_WUR; /* wake: called when the worker falls idle */
+void dt_worker_free(dt_worker *w); /* finishes what was pushed, joins */
+/* False when the queue is full: nothing was pushed. */
+bool dt_worker_push(dt_worker *w, dt_item item);
+uint32_t dt_worker_pending(const dt_worker *w); /* items not finished */
+void dt_worker_team(dt_worker *w, int size);
+uint64_t dt_worker_runs(const dt_worker *w);
+
+void dt_buf_unref(dt_buf *b); /* any thread */
+void dt_run_part_done(dt_run_part *p); /* the last part frees the run */
+
+#endif
