@@ -51,7 +51,7 @@ def op_page(table: list[dict]) -> str:
         places = [name for bit, name in known_as if where & bit]
         if op.get("inplace"):
             places.append(f"in place: `Tensor.{s.base}_`")
-        also = op.get("also") or ""
+        also = op.get("aliases") or ""
         also = also if isinstance(also, str) else ",".join(also)
         if also:
             places.append("also: " + ", ".join(f"`{a.strip()}`" for a in also.split(",")))

@@ -11,7 +11,6 @@ from signature import Param, Signature, parse
 
 ROOT = pathlib.Path(__file__).resolve().parent.parent
 FN, METHOD, NN, HIDDEN = 1, 2, 4, 8  # where, as in src/ops/op.h
-FACTORY, RANDOM = 1, 2  # flags
 KINDS = {
     "Tensor": "Tensor", "Tensor!": "Tensor", "Value": "Tensor | Number", "Scalar": "Number", "int": "int", "float": "Number",
     "bool": "bool", "str": "str", "dtype": "dtype", "Generator": "Generator", "Tensor[]": "Sequence[Tensor]",
@@ -29,6 +28,8 @@ def python_type(kind: str) -> str:
     if kind in KINDS:
         return KINDS[kind]
     base, optional = kind.removesuffix("..."), False
+    if base in KINDS:
+        return KINDS[base]
     if base.endswith("?"):
         base, optional = base[:-1], True
     if base in KINDS:
@@ -89,7 +90,8 @@ def declarations(s: Signature, name: str, method: bool, extra: str) -> list[str]
         if isinstance(v, tuple):
             before, star, after = v
             after = [Param(p.kind, p.name, p.default, True) for p in after]
-            inner = [spell(p) for p in before] + [f"*{star.name}: int"] + [spell(p) for p in after]
+            element = "Tensor" if star.kind.startswith("Tensor") else "int"
+            inner = [spell(p) for p in before] + [f"*{star.name}: {element}"] + [spell(p) for p in after]
             inner += [e for e in extra.removeprefix(", ").split(", ") if e]
             text = ", ".join(inner)
         else:
@@ -101,7 +103,7 @@ def declarations(s: Signature, name: str, method: bool, extra: str) -> list[str]
 
 def names_of(op: dict) -> list[str]:
     """The names without a dot under which an operator is known."""
-    also = op.get("also") or ""
+    also = op.get("aliases") or ""
     more = also.split(",") if isinstance(also, str) else list(also)
     return [parse(op["signature"]).base, *(m.strip() for m in more if m.strip() and "." not in m)]
 
@@ -111,7 +113,7 @@ def collect(table: list[dict]) -> tuple[dict[str, list[str]], dict[str, list[str
     functions, methods, nn = {}, {}, {}
     for op in table:
         s = parse(op["signature"])
-        extra = EXTRA if op.get("flags", 0) & FACTORY else ""
+        extra = EXTRA if op.get("factory") else ""
         for name in names_of(op):
             if name in KEYWORDS:
                 continue
