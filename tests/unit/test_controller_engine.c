@@ -1,0 +1,165 @@
+/* The engine without a client: records are written into the ring by hand, values are read back through futures. */
+#include "controller/controller.h"
+#include "test.h"
+
+static uint32_t next_id = 1;
+
+/* A call as the client would intern it; the first input's placements are the result's. */
+static dt_call *call(const dt_op *op, const dt_spec *spec, int n_in, const dt_meta *const *in) {
+    dt_call *c = calloc(1, sizeof *c + 64);
+    dt_arena_init(&c->arena);
+    uint8_t cast[8];
+    memset(cast, DT_DTYPE_NONE, sizeof cast);
+    dt_node n = {.op = op, .attr = dt_arena_alloc(&c->arena, 256), .n_in = n_in, .in = in, .cast = cast, .spec = spec, .arena = &c->arena};
+    if (dt_node_outs(&n, 1) || op->infer(&n)) TEST_FAIL("%s", dt_error_message());
+    c->op = op;
+    c->attr = n.attr;
+    c->n_in = (uint16_t)n_in;
+    c->n_out = 1;
+    c->spec = spec;
+    c->in = dt_arena_copy(&c->arena, in, sizeof *in * (size_t)n_in);
+    c->used = dt_arena_copy(&c->arena, in, sizeof *in * (size_t)n_in);
+    c->out = dt_arena_alloc(&c->arena, sizeof *c->out);
+    c->link.hash = (uint64_t)(uintptr_t)c;
+    for (int i = 0; i < n_in; i++)
+        if (in[i]->wrapped) c->used[i] = dt_meta_wrapped((dt_dtype)cast[i]);
+    if (dt_meta_intern(&n.out[0], spec ? spec->mesh : in[0]->mesh, spec ? spec->place : in[0]->place, &c->out[0])) TEST_FAIL("%s", dt_error_message());
+    c->mesh = c->out[0]->mesh;
+    return c;
+}
+
+static uint32_t record(dt_call *c, const uint64_t *in) {
+    uint64_t *w = dt_ring_reserve(dt_engine_ring(), 3u + c->n_in + 1u);
+    w[0] = DT_REC_HEADER(DT_REC_CALL, c->n_in, 1);
+    w[1] = (uint64_t)(uintptr_t)c;
+    w[2] = 0;
+    for (int i = 0; i < c->n_in; i++) w[3 + i] = in[i];
+    w[3 + c->n_in] = next_id;
+    dt_ring_publish(dt_engine_ring());
+    return next_id++;
+}
+
+static uint32_t host(const dt_meta *m, const float *data) {
+    dt_hostbuf *b;
+    if (dt_hostbuf_new((size_t)m->numel * 4, &b)) TEST_FAIL("%s", dt_error_message());
+    memcpy(b->data, data, (size_t)m->numel * 4);
+    uint64_t *w = dt_ring_reserve(dt_engine_ring(), 5);
+    w[0] = DT_REC_HEADER(DT_REC_HOST, 0, 1);
+    w[1] = (uint64_t)(uintptr_t)m;
+    w[2] = 0;
+    w[3] = next_id;
+    w[4] = (uint64_t)(uintptr_t)b;
+    dt_ring_publish(dt_engine_ring());
+    return next_id++;
+}
+
+static void drop(uint32_t id) {
+    *dt_ring_reserve(dt_engine_ring(), 1) = DT_REC_DROP | (uint64_t)id << 8;
+    dt_ring_publish(dt_engine_ring());
+}
+
+static dt_status read_back(uint32_t id, const dt_meta *m, float *out) {
+    dt_hostbuf *b;
+    dt_future *f;
+    if (dt_hostbuf_new((size_t)m->numel * 4, &b) || dt_future_new(b, m, &f)) return DT_E_NOMEM;
+    dt_future_ref(f);
+    uint64_t *w = dt_ring_reserve(dt_engine_ring(), 4);
+    w[0] = DT_REC_HEADER(DT_REC_FETCH, 0, 0);
+    w[1] = id;
+    w[2] = (uint64_t)(uintptr_t)f;
+    w[3] = 0;
+    dt_ring_publish(dt_engine_ring());
+    dt_engine_flush();
+    while (!dt_future_wait(f, 1000000)) {}
+    dt_status s = dt_future_status(f);
+    if (!s) memcpy(out, b->data, (size_t)m->numel * 4);
+    dt_future_unref(f);
+    return s;
+}
+
+static const dt_meta *meta(const dt_mesh *m, int rows, int cols, dt_placement p) {
+    dt_type t = {DT_float32, 2, {rows, cols}};
+    dt_placement place[DT_MAX_MESH_DIM] = {p};
+    const dt_meta *r = NULL;
+    if (dt_meta_intern(&t, m, place, &r)) TEST_FAIL("%s", dt_error_message());
+    return r;
+}
+
+static const dt_mesh *mesh_of(int n) {
+    dt_device dev[64];
+    for (int i = 0; i < n; i++) dev[i] = dt_device_make(DT_CPU, (uint32_t)i);
+    const dt_mesh *m = NULL;
+    if (dt_mesh_intern(1, (int64_t[]){n}, dev, NULL, &m)) TEST_FAIL("%s", dt_error_message());
+    return m;
+}
+
+static void iota(float *x, int n) {
+    for (int i = 0; i < n; i++) x[i] = (float)i;
+}
+
+TEST(a_chain_of_adds_reuses_memory_and_is_right) {
+    REQUIRE(dt_engine_start() == DT_OK);
+    float x[12], y[12];
+    iota(x, 12);
+    const dt_meta *m = meta(dt_mesh_single(0), 3, 4, DT_R);
+    dt_call *add = call(&dt_op_mul, NULL, 2, (const dt_meta *[]){m, dt_meta_wrapped(DT_float64)});
+    double two = 2;
+    uint64_t word;
+    memcpy(&word, &two, 8);
+    uint32_t id = host(m, x);
+    for (int i = 0; i < 10; i++) {
+        uint32_t next = record(add, (uint64_t[]){id, word});
+        drop(id);
+        id = next;
+    }
+    REQUIRE(read_back(id, m, y) == DT_OK);
+    for (int i = 0; i < 12; i++) CHECK(y[i] == x[i] * 1024);
+    dt_engine_stop();
+}
+
+TEST(shards_gather_reduce_and_move) {
+    REQUIRE(dt_engine_start() == DT_OK);
+    float x[35], y[35];
+    iota(x, 35);
+    for (int n = 1; n <= 4; n++) {
+        const dt_mesh *mesh = mesh_of(n);
+        static const dt_placement places[] = {{DT_REPLICATE, 0, 0, 0}, {DT_SHARD, 0, 0, 0}, {DT_SHARD, 0, 1, 0}, {DT_PARTIAL, DT_SUM, 0, 0}};
+        for (int a = 0; a < 3; a++)
+            for (int b = 0; b < 4; b++)
+                for (int c = 0; c < 3; c++) {
+                    const dt_meta *ma = meta(mesh, 5, 7, places[a]), *mb = meta(mesh, 5, 7, places[b]), *mc = meta(mesh, 5, 7, places[c]);
+                    const dt_spec *sb, *sc;
+                    REQUIRE(!dt_spec_intern(mesh, &places[b], &sb) && !dt_spec_intern(mesh, &places[c], &sc));
+                    uint32_t v = host(ma, x);
+                    uint32_t w = record(call(&dt_op_redistribute, sb, 1, &ma), (uint64_t[]){v});
+                    uint32_t z = record(call(&dt_op_redistribute, sc, 1, &mb), (uint64_t[]){w});
+                    drop(v);
+                    drop(w);
+                    REQUIRE(read_back(z, mc, y) == DT_OK);
+                    if (memcmp(x, y, sizeof x)) TEST_FAIL("%d devices: placements %d -> %d -> %d differ", n, a, b, c);
+                    drop(z);
+                }
+    }
+    dt_engine_stop();
+}
+
+TEST(a_limit_fails_what_needs_more_and_nothing_else) {
+    REQUIRE(dt_engine_start() == DT_OK);
+    float *big = calloc(1 << 16, 4), y[4];
+    const dt_meta *m = meta(dt_mesh_single(0), 1 << 8, 1 << 8, DT_R), *small = meta(dt_mesh_single(0), 2, 2, DT_R);
+    uint64_t *w = dt_ring_reserve(dt_engine_ring(), 3);
+    w[0] = DT_REC_LIMIT;
+    w[1] = 0;
+    w[2] = 1 << 16;
+    dt_ring_publish(dt_engine_ring());
+    uint64_t three = 3;
+    uint32_t a = host(m, big), b = host(small, (float[]){1, 2, 3, 4});
+    uint32_t c = record(call(&dt_op_mul, NULL, 2, (const dt_meta *[]){m, dt_meta_wrapped(DT_int64)}), (uint64_t[]){a, three});
+    uint32_t d = record(call(&dt_op_mul, NULL, 2, (const dt_meta *[]){small, dt_meta_wrapped(DT_int64)}), (uint64_t[]){b, three});
+    CHECK(read_back(c, m, big) == DT_E_NOMEM);
+    CHECK(strstr(dt_error_message(), "memory") != NULL);
+    CHECK(read_back(d, small, y) == DT_OK);
+    CHECK(y[0] == 3 && y[3] == 12);
+    dt_engine_stop();
+    free(big);
+}
