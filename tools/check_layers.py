@@ -14,16 +14,16 @@ MAY_SEE = {
     "base": [],
     "tensor": ["base"],
     "ops": ["tensor", "base"],
-    "graph": ["tensor", "base"],
-    "client": ["controller", "plan", "graph", "ops", "tensor", "base"],  # the controller's entrance: a ring, and what is written to it
+    "client": ["controller", "plan", "ops", "tensor", "base"],  # the controller's entrance: a ring, and what is written to it
     "plan": ["ops", "tensor", "base"],
-    "passes": ["plan", "ops", "graph", "tensor", "base"],
-    "controller": ["passes", "plan", "ops", "graph", "tensor", "base", "comm", "worker"],
+    "graph": ["plan", "ops", "tensor", "base"],  # a subgraph's values know the buffers that a run left them in
+    "passes": ["graph", "plan", "ops", "tensor", "base"],
+    "controller": ["passes", "graph", "worker", "comm", "plan", "ops", "tensor", "base"],
     "comm": ["plan", "ops", "tensor", "base"],
     "worker": ["comm", "plan", "ops", "tensor", "base"],
     "backend": ["plan", "ops", "tensor", "base"],
     "node": ["worker", "comm", "plan", "ops", "tensor", "base"],
-    "python": ["client", "controller", "plan", "graph", "ops", "tensor", "base"],
+    "python": ["client", "controller", "plan", "ops", "tensor", "base"],
 }
 INCLUDE = re.compile(r'^\s*#\s*include\s+"([^"]+)"', re.M)
 PUBLIC = re.compile(r"dtorch\w*\.h")
