@@ -178,7 +178,7 @@ static void block_mixed(const dt_gemm *g, const uint16_t *a, const uint16_t *b, 
                 int64_t nc = n - j < MICRO_NR_f32 ? n - j : MICRO_NR_f32;
                 if (nc < MICRO_NR_f32) memset(panel, 0, sizeof panel);
                 load_block(g->dtype, bt + p * g->brs + j * g->bcs, g->brs, g->bcs, kc, nc, panel, MICRO_NR_f32);
-                micro_panel_f32(m, nc, kc, ca, MIX_K, 1, panel, cc + j, MIX_N, true);
+                micro_panel_f32(m, nc, kc, ca, MIX_K, 1, panel, MICRO_NR_f32, cc + j, MIX_N, true);
             }
         }
     }

@@ -17,7 +17,7 @@ static void OF(own)(int64_t m, int64_t n, int64_t k, T alpha, const T *a, int64_
             OF(micro_pack)(kc, nc, b + p * brs + j * bcs, brs, bcs, panel);
             if (alpha != 1)
                 for (int64_t i = 0; i < kc * OF(MICRO_NR); i++) panel[i] *= alpha;
-            OF(micro_panel)(m, nc, kc, a + p * acs, ars, acs, panel, c + j, ldc, add || p > 0);
+            OF(micro_panel)(m, nc, kc, a + p * acs, ars, acs, panel, OF(MICRO_NR), c + j, ldc, add || p > 0);
         }
     }
 }

@@ -106,20 +106,27 @@ static __attribute__((unused)) void FN(micro_pack)(int64_t k, int64_t n, const T
     }
 }
 
-/* C[m][n] (+)= A[m][k] * panel[k][NR], n <= NR columns of C touched. */
-static __attribute__((unused)) void FN(micro_panel)(int64_t m, int64_t n, int64_t k, const T *a, int64_t ars, int64_t acs, const T *panel, T *c, int64_t ldc,
-                                            bool add) {
+/* C[m][n] (+)= A[m][k] B[k][n], n <= NR, rows of B ldb apart and readable (zero or not) up to a whole number of vectors. */
+static __attribute__((unused)) void FN(micro_panel)(int64_t m, int64_t n, int64_t k, const T *a, int64_t ars, int64_t acs, const T *b, int64_t ldb, T *c,
+                                                    int64_t ldc, bool add) {
     int full = (int)(n / FN(MICRO_LANES)), rest = (int)(n % FN(MICRO_LANES));
     for (int64_t i = 0; i < m; i += MICRO_MR) {
         int rows = m - i < MICRO_MR ? (int)(m - i) : MICRO_MR;
-        if (full) FN(micro)(rows, full, k, a + i * ars, ars, acs, panel, FN(MICRO_NR), c + i * ldc, ldc, add);
+        if (full) FN(micro)(rows, full, k, a + i * ars, ars, acs, b, ldb, c + i * ldc, ldc, add);
         if (!rest) continue;
         T edge[MICRO_MR * FN(MICRO_LANES)] __attribute__((aligned(64)));
         T *ce = c + i * ldc + full * FN(MICRO_LANES);
-        FN(micro)(rows, 1, k, a + i * ars, ars, acs, panel + full * FN(MICRO_LANES), FN(MICRO_NR), edge, FN(MICRO_LANES), false);
+        FN(micro)(rows, 1, k, a + i * ars, ars, acs, b + full * FN(MICRO_LANES), ldb, edge, FN(MICRO_LANES), false);
         for (int r = 0; r < rows; r++)
             for (int j = 0; j < rest; j++) ce[r * ldc + j] = edge[r * FN(MICRO_LANES) + j] + (add ? ce[r * ldc + j] : 0);
     }
+}
+
+/* The same for any n. */
+static __attribute__((unused)) void FN(micro_tile)(int64_t m, int64_t n, int64_t k, const T *a, int64_t ars, int64_t acs, const T *b, int64_t ldb, T *c,
+                                                   int64_t ldc, bool add) {
+    for (int64_t j = 0; j < n; j += FN(MICRO_NR))
+        FN(micro_panel)(m, n - j < FN(MICRO_NR) ? n - j : FN(MICRO_NR), k, a, ars, acs, b + j, ldb, c + j, ldc, add);
 }
 
 #undef MICRO_ROW
