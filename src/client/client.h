@@ -8,7 +8,7 @@
  *   the cell (grad_fn, output number), because a write through a view changes the base's history too, as in PyTorch.
  * - A handle that is a view has a chain: the view calls from the cell's whole value to it. It caches its own value for the version it was
  *   computed at; reading it after the base changed re-applies the chain (and so makes a fresh grad_fn), writing it applies `unview` from the end of
- *   the chain to its root and re-points the cell. detach() is a view whose chain records no history.
+ *   the chain to its root and re-points the cell. detach() gives a handle with an alias cell: the same storage, a history of its own.
  * - A saved tensor (autograd) holds a dt_val and the cell's version at saving; if the version differs at backward, that is PyTorch's error.
  *
  * Threads: one caller at a time (the GIL). grad mode is per thread. */
@@ -21,45 +21,52 @@
 
 typedef struct dt_val {
     uint32_t refs, id;
-    const dt_meta *meta;
+    const dt_meta *meta; /* NULL until the record that makes the value is written */
 } dt_val;
 
 typedef struct dt_grad_node dt_grad_node;
+typedef struct dt_view_step dt_view_step;
 
+/* A cell without `root` owns its storage's version. A cell with `root` is an alias: another start of history over root's storage
+ * (detach(), .data); `chain` leads from root's whole value to the alias's. */
 typedef struct dt_cell {
     uint32_t refs, version;
-    dt_val *val;           /* the whole, current value */
+    uint32_t users;        /* handles among refs; without any, the history is let go */
+    dt_val *val;           /* the whole, current value (aliases: as of `seen`) */
     dt_grad_node *grad_fn; /* history of the whole value; NULL for leaves */
     uint32_t out_nr;
     bool requires_grad;    /* a leaf that wants a gradient, or grad_fn != NULL */
     bool inference;
+    struct dt_cell *root;
+    dt_view_step *chain;
+    uint32_t seen; /* root's version that val was computed at */
+    struct dt_tensor *owner; /* the handle that is the whole cell (weak), NULL once it is gone */
 } dt_cell;
 
-typedef struct dt_view_step { /* one view op applied to the step before (or the cell) */
+struct dt_view_step { /* one view op applied to the step before (or the cell) */
     uint32_t refs;
-    struct dt_view_step *prev;
+    dt_view_step *prev;
     dt_call *call;
-    uint32_t out_index;
-    bool detached; /* history is cut here */
-} dt_view_step;
+    uint16_t out_index;
+    bool no_grad; /* made while grad mode was off */
+};
 
 struct dt_tensor {
     uint32_t refs;
     bool is_view;
+    bool view_requires_grad;  /* views: a leaf that wants a gradient */
+    uint32_t version_seen;    /* views: the storage's version that val, grad_fn were computed at */
+    uint32_t out_nr;
     dt_cell *cell;
     dt_view_step *chain;      /* NULL unless is_view */
-    uint32_t version_seen;    /* views: the cell version that val, grad_fn were computed at */
     dt_val *val;              /* views: cached value; else NULL (read cell->val) */
     dt_grad_node *grad_fn;    /* views: cached history */
-    uint32_t out_nr;
-    bool view_requires_grad;  /* views */
-    bool is_leaf_detached;
     struct dt_leaf *leaf;     /* leaves' accumulation node, gradient, hooks, retain_grad; NULL until needed */
     void *user;               /* the wrapper object of the language binding (weak) */
 };
 
 /* ---- reading a handle ---- */
-static inline const dt_meta *dt_tensor_meta_fast(const dt_tensor *t) { return t->is_view ? NULL : t->cell->val->meta; }
+static inline const dt_meta *dt_tensor_meta_fast(const dt_tensor *t) { return t->is_view ? t->val->meta : t->cell->val->meta; }
 const dt_meta *dt_tensor_meta(const dt_tensor *t);             /* shape never changes with versions; placements may */
 dt_status dt_tensor_value(dt_tensor *t, dt_val **out) DT_WUR;  /* borrowed current value; refreshes a stale view */
 bool dt_tensor_requires_grad(const dt_tensor *t);
@@ -164,5 +171,7 @@ typedef dt_status (*dt_host_fn)(void *ctx, int n_in, const dt_view *in, int n_ou
 dt_status dt_host_call(dt_host_fn fn, void (*free_fn)(void *), void *ctx, int n_in, dt_tensor *const *ins, int n_out, const dt_type *types, dt_tensor **outs) DT_WUR;
 
 size_t dt_calls_count(void); /* interned calls: bounded */
+void dt_client_stop(void);   /* before exit: stops the engine; calls made later fail with E_STATE, handles may still be released */
+
 
 #endif

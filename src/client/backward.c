@@ -1,0 +1,411 @@
+/* The backward pass: Kahn's order over the part of the graph that the roots reach, latest node first, as PyTorch does.
+ *
+ * A run gives every node it meets an `info` (arena): how many edges still have to deliver, the gradients that came in, who captures them. node->exec
+ * points to the innermost run's info, so a backward pass inside a hook or a custom function may visit the same nodes; runs are strictly nested.
+ * With `inputs`, only nodes on a way to an input run. Leaf nodes come before all others, so that gradients are accumulated as soon as they are
+ * complete. Gradient formulas run with grad mode off unless create_graph. */
+#include <stdlib.h>
+
+#include "client/internal.h"
+
+typedef struct capture {
+    struct capture *next;
+    uint32_t nr;
+    int index; /* of the input */
+} capture;
+
+typedef struct run run;
+typedef struct info {
+    run *owner;
+    dt_grad_node *node; /* strong */
+    struct info *outer; /* of the run around this one */
+    uint32_t deps;
+    bool needed;  /* some input lies beyond */
+    capture *captures;
+    dt_tensor **grad; /* (n_out,) */
+} info;
+
+struct run {
+    const dt_backward_args *a;
+    dt_tensor **out; /* captured gradients, (n_inputs,) */
+    dt_arena arena;
+    info **all, **heap;
+    size_t n, cap, n_heap;
+};
+
+static dt_status no_memory(void) { return dt_fail(DT_E_NOMEM, "backward: out of host memory"); }
+
+/* The run's info of a node, made at the first visit. */
+static dt_status meet(run *r, dt_grad_node *n, info **out) {
+    info *i = n->exec;
+    if (i && i->owner == r) {
+        *out = i;
+        return DT_OK;
+    }
+    if (r->n == r->cap) {
+        size_t cap = r->cap ? r->cap * 2 : 256;
+        info **all = dt_realloc(r->all, cap * sizeof *all);
+        if (!all) return no_memory();
+        r->all = all;
+        r->cap = cap;
+    }
+    info *fresh = DT_ARENA_NEW(&r->arena, info);
+    dt_tensor **grad = DT_ARENA_ARRAY(&r->arena, dt_tensor *, n->n_out);
+    if (!fresh || !grad) return no_memory();
+    *fresh = (info){.owner = r, .node = dt_grad_node_ref(n), .outer = i, .grad = grad};
+    n->exec = fresh;
+    r->all[r->n++] = fresh;
+    *out = fresh;
+    return DT_OK;
+}
+
+/* Every node from the roots on; r->all grows while it is walked, each entry is expanded once. */
+static dt_status discover(run *r) {
+    for (size_t k = 0; k < r->n; k++) {
+        dt_grad_node *n = r->all[k]->node;
+        for (uint32_t e = 0; e < n->n_in; e++) {
+            if (n->edge[e].kind != DT_EDGE_NODE) continue;
+            info *next;
+            DT_TRY(meet(r, n->edge[e].node, &next));
+            next->deps++;
+        }
+    }
+    return DT_OK;
+}
+
+static uint64_t age(const info *i) { return i->node->kind == DT_NODE_LEAF ? 0 : i->node->seq; }
+static int by_age(const void *a, const void *b) {
+    uint64_t x = age(*(info *const *)a), y = age(*(info *const *)b);
+    return x < y ? -1 : x > y;
+}
+
+/* needed: an edge leads to a captured or needed node. A node's inputs are older than the node, so one pass in order of age does it. */
+static void mark_needed(run *r) {
+    qsort(r->all, r->n, sizeof(info *), by_age);
+    for (size_t k = 0; k < r->n; k++) {
+        info *i = r->all[k];
+        for (uint32_t e = 0; e < i->node->n_in && !i->needed; e++) {
+            if (i->node->edge[e].kind != DT_EDGE_NODE) continue;
+            info *next = i->node->edge[e].node->exec;
+            i->needed = next->needed || next->captures;
+        }
+    }
+}
+
+/* ---- the heap: latest node first ---- */
+static void heap_push(run *r, info *x) {
+    size_t i = r->n_heap++;
+    while (i && r->heap[(i - 1) / 2]->node->seq < x->node->seq) {
+        r->heap[i] = r->heap[(i - 1) / 2];
+        i = (i - 1) / 2;
+    }
+    r->heap[i] = x;
+}
+
+static info *heap_pop(run *r) {
+    info *top = r->heap[0], *x = r->heap[--r->n_heap];
+    size_t i = 0;
+    for (;;) {
+        size_t c = 2 * i + 1;
+        if (c >= r->n_heap) break;
+        if (c + 1 < r->n_heap && r->heap[c + 1]->node->seq > r->heap[c]->node->seq) c++;
+        if (r->heap[c]->node->seq <= x->node->seq) break;
+        r->heap[i] = r->heap[c];
+        i = c;
+    }
+    r->heap[i] = x;
+    return top;
+}
+
+/* ---- gradients on their way ---- */
+
+/* Adds g to what has come in for output nr. */
+static dt_status deliver(dt_scope *s, info *to, uint32_t nr, dt_tensor *g) {
+    dt_tensor *old = to->grad[nr], *sum = old ? dt_util_add(s, old, g) : g;
+    if (!sum) return s->status;
+    to->grad[nr] = dt_tensor_ref(sum);
+    dt_tensor_unref(old);
+    return DT_OK;
+}
+
+static bool sums_to(const dt_meta *g, const dt_meta *m) {
+    if (g->ndim < m->ndim) return false;
+    for (int d = 0; d < m->ndim; d++)
+        if (m->shape[d] != 1 && m->shape[d] != g->shape[g->ndim - m->ndim + d]) return false;
+    return true;
+}
+
+dt_tensor *dt_grad_fit(dt_scope *s, dt_tensor *g, const dt_meta *m, bool leaf, const char *who, int index) {
+    if (s->status || !g) return NULL;
+    dt_status r = dt_tensor_fresh(g);
+    if (r) {
+        dt_scope_fail(s, r);
+        return NULL;
+    }
+    const dt_meta *k = dt_tensor_meta_fast(g);
+    if (k == m) return g;
+    if (!dt_meta_same_shape(k, m)) {
+        if (!sums_to(k, m)) {
+            DT_STR(a, 200);
+            DT_STR(b, 200);
+            dt_shape_print(k->ndim, k->shape, &a);
+            dt_shape_print(m->ndim, m->shape, &b);
+            dt_scope_fail(s, dt_fail(DT_E_GRAD, "Function %s returned an invalid gradient at index %d - got %s but expected shape compatible with %s", who, index, a.buf, b.buf));
+            return NULL;
+        }
+        g = dt_util_sum_to(s, g, m->ndim, m->shape);
+    }
+    if (g && dt_tensor_meta_fast(g)->dtype != m->dtype) g = dt_util_cast(s, g, (dt_dtype)m->dtype);
+    if (!g) return NULL;
+    k = dt_tensor_meta_fast(g);
+    dt_placement place[DT_MAX_MESH_DIM];
+    dt_grad_place(m, place);
+    bool move = k->mesh != m->mesh || (leaf && memcmp(place, k->place, sizeof place) != 0);
+    return move ? dt_util_redistribute(s, g, m->mesh, place) : g;
+}
+
+/* ---- running nodes ---- */
+enum { FEW = 16 };
+
+static const char *released_text = "Trying to backward through the graph a second time (or directly access saved tensors after they have already been freed). "
+                                   "Saved intermediate values of the graph are freed when you call .backward() or autograd.grad(). Specify retain_graph=True if "
+                                   "you need to backward through the graph a second time or if you need to access saved tensors after calling backward.";
+
+/* gx[i]: borrowed from s or NULL. */
+static dt_status spread(dt_scope *s, dt_grad_node *n, const bool *needs, dt_tensor *const *gx) {
+    for (uint32_t i = 0; i < n->n_in; i++) {
+        if (!needs[i] || !gx[i]) continue;
+        const dt_meta *m = n->kind == DT_NODE_OP ? n->call->in[i] : dt_node_metas(n)[i];
+        dt_tensor *g = dt_grad_fit(s, gx[i], m, false, dt_grad_node_name(n), (int)i);
+        if (!g) return s->status;
+        info *to = n->edge[i].node->exec;
+        DT_TRY(deliver(s, to, n->edge[i].nr, g));
+    }
+    return DT_OK;
+}
+
+static dt_status run_formula(run *r, info *i, dt_scope *s, const bool *needs, dt_tensor **gx) {
+    dt_grad_node *n = i->node;
+    if (n->kind == DT_NODE_CUSTOM) {
+        dt_status st = n->custom.backward(n->custom.ctx, i->grad, gx);
+        for (uint32_t k = 0; k < n->n_in; k++) gx[k] = dt_scope_own(s, gx[k]);
+        DT_TRY(st);
+    } else {
+        if (n->released) return dt_fail(DT_E_GRAD, "%s", released_text);
+        dt_grad g = {.s = s, .call = n->call, .node = n, .gy = i->grad, .gx = gx, .needs = needs};
+        n->call->op->grad(&g);
+    }
+    DT_TRY(s->status);
+    DT_TRY(spread(s, n, needs, gx));
+    if (!r->a->retain_graph && n->kind == DT_NODE_OP) dt_grad_node_saved_free(n);
+    return DT_OK;
+}
+
+static bool any_grad(const info *i) {
+    for (uint32_t k = 0; k < i->node->n_out; k++)
+        if (i->grad[k]) return true;
+    return false;
+}
+
+static dt_status run_node(run *r, info *i) {
+    dt_grad_node *n = i->node;
+    if (n->kind == DT_NODE_OP && !any_grad(i)) return DT_OK; /* nothing came: nothing goes on */
+    dt_tensor *gx_few[FEW] = {NULL}, **gx = gx_few;
+    bool needs_few[FEW], *needs = needs_few;
+    if (n->n_in > FEW) {
+        gx = DT_ARENA_ARRAY(&r->arena, dt_tensor *, n->n_in);
+        needs = DT_ARENA_ARRAY(&r->arena, bool, n->n_in);
+        if (!gx || !needs) return no_memory();
+    }
+    for (uint32_t k = 0; k < n->n_in; k++) {
+        needs[k] = n->edge[k].kind == DT_EDGE_NODE;
+        if (needs[k] && r->a->n_inputs) {
+            info *to = n->edge[k].node->exec;
+            needs[k] = to->needed || to->captures;
+        }
+    }
+    dt_scope s;
+    dt_scope_init(&s);
+    dt_status st = run_formula(r, i, &s, needs, gx);
+    dt_scope_fini(&s);
+    return st;
+}
+
+/* A leaf's gradient is complete: fit it, run its hooks. i->grad[0] is replaced. */
+static dt_status leaf_ready(info *i) {
+    dt_tensor *t = i->node->leaf;
+    dt_scope s;
+    dt_scope_init(&s);
+    dt_tensor *g = dt_grad_fit(&s, i->grad[0], dt_tensor_meta_fast(t), true, "AccumulateGrad", 0);
+    if (g && g != i->grad[0]) {
+        dt_tensor_unref(i->grad[0]);
+        i->grad[0] = dt_tensor_ref(g);
+    }
+    dt_status st = s.status;
+    dt_scope_fini(&s);
+    if (!st && t->leaf) st = dt_hooks_run(&t->leaf->pre, 0, &i->grad[0]);
+    return st;
+}
+
+static dt_status leaf_accumulate(run *r, dt_tensor *t, dt_tensor *g) {
+    DT_TRY(dt_grad_accumulate(t, g, r->a->create_graph));
+    dt_hooks *post = &t->leaf->post;
+    for (int k = 0; k < post->n; k++) {
+        dt_tensor *arg = t;
+        DT_TRY(post->v[k].hook.fn(post->v[k].hook.ctx, &arg));
+        if (!t->leaf) break;
+    }
+    return DT_OK;
+}
+
+static dt_status step(run *r, info *i) {
+    dt_grad_node *n = i->node;
+    bool leaf = n->kind == DT_NODE_LEAF;
+    if (leaf && i->grad[0]) DT_TRY(leaf_ready(i));
+    for (uint32_t k = 0; n->hooks && k < n->n_out; k++)
+        if (i->grad[k]) DT_TRY(dt_hooks_run(n->hooks, k, &i->grad[k]));
+    for (capture *c = i->captures; c; c = c->next)
+        if (i->grad[c->nr]) r->out[c->index] = dt_tensor_ref(i->grad[c->nr]);
+    if (leaf) return i->grad[0] && !r->a->n_inputs ? leaf_accumulate(r, n->leaf, i->grad[0]) : DT_OK;
+    return r->a->n_inputs && !i->needed ? DT_OK : run_node(r, i);
+}
+
+static void let_go(info *i) {
+    for (uint32_t k = 0; k < i->node->n_out; k++) {
+        dt_tensor_unref(i->grad[k]);
+        i->grad[k] = NULL;
+    }
+}
+
+static dt_status run_all(run *r) {
+    r->heap = DT_ARENA_ARRAY(&r->arena, info *, r->n);
+    if (!r->heap) return no_memory();
+    for (size_t k = 0; k < r->n; k++)
+        if (r->all[k]->deps == 0) heap_push(r, r->all[k]);
+    while (r->n_heap) {
+        info *i = heap_pop(r);
+        DT_TRY(step(r, i));
+        let_go(i);
+        for (uint32_t e = 0; e < i->node->n_in; e++) {
+            if (i->node->edge[e].kind != DT_EDGE_NODE) continue;
+            info *to = i->node->edge[e].node->exec;
+            if (--to->deps == 0) heap_push(r, to);
+        }
+    }
+    return DT_OK;
+}
+
+/* ---- start and end ---- */
+static dt_status root_gradient(dt_scope *s, const dt_backward_args *a, int k, dt_tensor **out) {
+    const dt_meta *m = dt_tensor_meta_fast(a->roots[k]);
+    dt_tensor *g = a->grads ? a->grads[k] : NULL;
+    if (!g) {
+        if (m->numel != 1) return dt_fail(DT_E_GRAD, "grad can be implicitly created only for scalar outputs");
+        *out = dt_util_fill(s, m, 1);
+        return s->status;
+    }
+    DT_TRY(dt_tensor_fresh(g));
+    if (!dt_meta_same_shape(dt_tensor_meta_fast(g), m)) {
+        DT_STR(x, 200);
+        DT_STR(y, 200);
+        dt_shape_print(dt_tensor_meta_fast(g)->ndim, dt_tensor_meta_fast(g)->shape, &x);
+        dt_shape_print(m->ndim, m->shape, &y);
+        return dt_fail(DT_E_GRAD, "Mismatch in shape: grad_output[%d] has a shape of %s and output[%d] has a shape of %s.", k, x.buf, k, y.buf);
+    }
+    *out = dt_grad_fit(s, g, m, false, "backward", k);
+    return s->status;
+}
+
+static dt_status add_roots(run *r, dt_scope *s) {
+    for (int k = 0; k < r->a->n_roots; k++) {
+        dt_tensor *t = r->a->roots[k], *g = NULL;
+        DT_TRY(dt_tensor_fresh(t));
+        if (!dt_tensor_wants_grad(t)) return dt_fail(DT_E_GRAD, "element %d of tensors does not require grad and does not have a grad_fn", k);
+        DT_TRY(root_gradient(s, r->a, k, &g));
+        dt_edge e;
+        info *i;
+        DT_TRY(dt_edge_of(t, &e));
+        dt_status st = meet(r, e.node, &i);
+        dt_grad_node_unref(e.node);
+        DT_TRY(st);
+        DT_TRY(deliver(s, i, e.nr, g));
+    }
+    return DT_OK;
+}
+
+static dt_status add_inputs(run *r) {
+    for (int k = 0; k < r->a->n_inputs; k++) {
+        dt_tensor *t = r->a->inputs[k];
+        DT_TRY(dt_tensor_fresh(t));
+        if (!dt_tensor_wants_grad(t)) return dt_fail(DT_E_GRAD, "One of the differentiated Tensors does not require grad");
+        dt_edge e;
+        DT_TRY(dt_edge_of(t, &e));
+        info *i = e.node->exec;
+        capture *c = NULL;
+        bool reached = i && i->owner == r;
+        if (reached && (c = DT_ARENA_NEW(&r->arena, capture))) {
+            *c = (capture){i->captures, e.nr, k};
+            i->captures = c;
+        }
+        dt_grad_node_unref(e.node);
+        if (reached && !c) return no_memory();
+    }
+    return DT_OK;
+}
+
+/* backward(inputs=…): what was captured goes into .grad; autograd.grad: unused inputs are an error unless allowed. */
+static dt_status finish_inputs(run *r) {
+    for (int k = 0; k < r->a->n_inputs; k++) {
+        if (r->out[k]) {
+            if (r->a->accumulate) DT_TRY(leaf_accumulate(r, r->a->inputs[k], r->out[k]));
+        } else if (!r->a->allow_unused && !r->a->accumulate)
+            return dt_fail(DT_E_GRAD, "One of the differentiated Tensors appears to not have been used in the graph. Set allow_unused=True if this is the desired behavior.");
+    }
+    return DT_OK;
+}
+
+static dt_status go(run *r, dt_scope *s) {
+    DT_TRY(add_roots(r, s));
+    DT_TRY(discover(r));
+    if (r->a->n_inputs) {
+        DT_TRY(add_inputs(r));
+        mark_needed(r);
+    }
+    DT_TRY(run_all(r));
+    return finish_inputs(r);
+}
+
+static void clean(run *r) {
+    for (size_t k = 0; k < r->n; k++) {
+        let_go(r->all[k]);
+        r->all[k]->node->exec = r->all[k]->outer;
+    }
+    for (size_t k = 0; k < r->n; k++) dt_grad_node_unref(r->all[k]->node);
+    dt_free(r->all);
+    dt_arena_fini(&r->arena);
+}
+
+dt_status dt_backward_run(const dt_backward_args *a, dt_tensor **out) {
+    DT_TRY(dt_client_ready());
+    run r = {.a = a};
+    dt_tensor **captured = a->n_inputs ? dt_calloc((size_t)a->n_inputs, sizeof *captured) : NULL;
+    if (a->n_inputs && !captured) return no_memory();
+    r.out = captured;
+    dt_modes was = dt_m;
+    dt_m.grad_off = !a->create_graph;
+    dt_m.policy = DT_POLICY_AUTO; /* what the formulas imply is not the user's doing */
+    dt_scope s;
+    dt_scope_init(&s);
+    dt_status st = go(&r, &s);
+    dt_scope_fini(&s);
+    clean(&r);
+    dt_m.grad_off = was.grad_off;
+    dt_m.policy = was.policy;
+    for (int k = 0; k < a->n_inputs; k++)
+        if (!st && out && !a->accumulate)
+            out[k] = captured[k];
+        else
+            dt_tensor_unref(captured[k]);
+    dt_free(captured);
+    return st;
+}

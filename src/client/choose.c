@@ -1,0 +1,276 @@
+/* Where a call runs and how its operands lie: the mesh, then for every mesh dimension the cheapest of the op's legal rules.
+ *
+ * Rules are asked for one mesh dimension at a time; "everything replicated" is always legal and stands last. A rule's price is the bytes that a
+ * device receives to bring the inputs from how they lie to what the rule wants, plus, if anything has to move at all, what it costs to
+ * sum up a Partial result later. A rule that fits as it is always wins. Among equals, the rule that keeps results sharded wins when an input is
+ * sharded, else the one stated first. Shape and dtype do not matter here except through bytes. */
+#include "client/internal.h"
+
+enum { LATENCY = 4096 }; /* one collective costs about as much as this many bytes */
+
+/* Bytes of the tensor that one device holds when mesh dimension d is not counted. */
+static double bytes_beside(const dt_meta *m, const dt_mesh *mesh, int d) {
+    double b = (double)m->numel * (double)dt_dtype_size((dt_dtype)m->dtype);
+    for (int k = 0; k < mesh->ndim; k++)
+        if (k != d && m->mesh == mesh && m->place[k].kind == DT_SHARD) b /= (double)mesh->dim[k];
+    return b;
+}
+
+/* Price of one change along a mesh dimension of n devices, and whether it communicates. */
+static double move_cost(dt_placement from, dt_placement to, double bytes, double n, bool *communicates) {
+    if (dt_placement_equal(from, to) || n == 1) return 0;
+    double part = bytes * (n - 1) / n;
+    if (from.kind == DT_REPLICATE) return 1 + bytes * 1e-3; /* a slice, or zeros on all but one: local */
+    *communicates = true;
+    if (from.kind == DT_PARTIAL) return LATENCY + (to.kind == DT_SHARD ? part : 2 * part);
+    return LATENCY + (to.kind == DT_SHARD ? part / n : part);
+}
+
+static dt_placement have(const dt_meta *m, const dt_mesh *mesh, int d) { return m->mesh == mesh ? m->place[d] : DT_R; }
+
+typedef struct price {
+    double cost;
+    int sharded; /* outputs */
+    bool communicates;
+} price;
+
+static price rule_price(const dt_call *c, const dt_node *n, const dt_rules *r, const dt_placement *row) {
+    price p = {0};
+    double size = (double)r->mesh->dim[r->mesh_dim];
+    for (int i = 0; i < n->n_in; i++)
+        if (c->in[i] && !c->in[i]->wrapped)
+            p.cost += move_cost(have(c->in[i], r->mesh, r->mesh_dim), row[i], bytes_beside(c->in[i], r->mesh, r->mesh_dim), size, &p.communicates);
+    for (int i = 0; i < n->n_out; i++) {
+        dt_placement o = row[n->n_in + i];
+        p.sharded += o.kind == DT_SHARD;
+        if (o.kind == DT_PARTIAL && p.communicates)
+            p.cost += 2 * (double)dt_type_numel(&n->out[i]) * (double)dt_dtype_size(n->out[i].dtype) * (size - 1) / size;
+    }
+    return p;
+}
+
+/* Is the rule possible: every shard dimension exists, Partial is not asked of a number. */
+static bool rule_ok(const dt_call *c, const dt_node *n, const dt_placement *row) {
+    for (int i = 0; i < n->n_in; i++)
+        if (c->in[i] && !c->in[i]->wrapped && row[i].kind == DT_SHARD && (row[i].dim < 0 || row[i].dim >= c->in[i]->ndim)) return false;
+    for (int i = 0; i < n->n_out; i++)
+        if (row[n->n_in + i].kind == DT_SHARD && (row[n->n_in + i].dim < 0 || row[n->n_in + i].dim >= n->out[i].ndim)) return false;
+    return true;
+}
+
+static dt_status rules_of(const dt_node *n, const dt_mesh *mesh, int d, dt_rules *r) {
+    *r = (dt_rules){.mesh = mesh, .mesh_dim = d, .n_in = n->n_in, .n_out = n->n_out, .arena = &dt_c.scratch};
+    DT_TRY(n->op->place(n, r));
+    dt_placement *in, *out;
+    return dt_rule_add(r, &in, &out); /* arena memory is zero: all Replicate */
+}
+
+/* The cheapest rule along mesh dimension d. */
+static dt_status pick(dt_call *c, const dt_node *n, const dt_mesh *mesh, int d, const dt_placement **best) {
+    dt_rules r;
+    DT_TRY(rules_of(n, mesh, d, &r));
+    bool sharded = false;
+    for (int i = 0; i < n->n_in; i++) sharded |= c->in[i] && !c->in[i]->wrapped && have(c->in[i], mesh, d).kind == DT_SHARD;
+    price least = {0};
+    *best = NULL;
+    for (int k = 0; k < r.count; k++) {
+        const dt_placement *row = r.rows + k * (n->n_in + n->n_out);
+        if (!rule_ok(c, n, row)) continue;
+        price p = rule_price(c, n, &r, row);
+        bool better = !*best || p.cost < least.cost || (p.cost == least.cost && sharded && p.sharded > least.sharded);
+        if (!better) continue;
+        least = p;
+        *best = row;
+    }
+    c->implied |= least.communicates;
+    return DT_OK;
+}
+
+/* A factory makes what is asked for if its kernels can; else a replicated tensor, which the caller then redistributes. */
+static dt_status pick_wanted(const dt_node *n, const dt_spec *spec, int d, dt_placement *out) {
+    dt_rules r;
+    DT_TRY(rules_of(n, spec->mesh, d, &r));
+    dt_placement want = spec->place[d];
+    if (want.kind == DT_PARTIAL) return dt_fail(DT_E_PLACEMENT, "%s(): a factory cannot make Partial: legal are Replicate() and Shard(dim)", dt_op_name(n->op));
+    *out = DT_R;
+    for (int k = 0; k < r.count; k++) {
+        const dt_placement *row = r.rows + k * (n->n_in + n->n_out);
+        bool fits = true;
+        for (int i = 0; i < n->n_in; i++) fits &= row[i].kind == DT_REPLICATE;
+        for (int i = 0; i < n->n_out; i++) fits &= dt_placement_equal(row[n->n_in + i], want);
+        if (fits) *out = want;
+    }
+    return DT_OK;
+}
+
+static dt_status meshes_differ(const dt_call *c, const dt_mesh *a, const dt_mesh *b) {
+    DT_STR(s, 400);
+    dt_str_add(&s, "%s(): the inputs lie on two meshes, ", dt_op_name(c->op));
+    dt_mesh_print(a, &s);
+    dt_str_add(&s, " and ");
+    dt_mesh_print(b, &s);
+    dt_str_add(&s, ": redistribute one of them first");
+    return dt_fail(DT_E_PLACEMENT, "%s", s.buf);
+}
+
+static dt_status devices_differ(const dt_mesh *a, const dt_mesh *b) {
+    DT_STR(s, 200);
+    dt_mesh_print(a, &s);
+    dt_str_add(&s, " and ");
+    dt_mesh_print(b, &s);
+    return dt_fail(DT_E_STATE, "Expected all tensors to be on the same device, but found at least two devices, %s!", s.buf);
+}
+
+static bool is_free_scalar(const dt_meta *m) { return m->ndim == 0 && m->mesh->ndim == 0 && dt_device_kind(m->mesh->dev[0]) == DT_CPU; }
+
+/* Distributed inputs decide; plain ones follow. Among plain inputs, those with dimensions decide over 0-dim ones on a cpu. */
+static dt_status find_mesh(dt_call *c) {
+    const dt_mesh *many = NULL, *one = NULL, *scalar = NULL;
+    for (int i = 0; i < c->n_in; i++) {
+        const dt_meta *m = c->in[i];
+        if (!m || m->wrapped) continue;
+        if (m->mesh->ndim) {
+            if (many && many != m->mesh) return meshes_differ(c, many, m->mesh);
+            many = m->mesh;
+        } else if (is_free_scalar(m))
+            scalar = scalar ? scalar : m->mesh;
+        else if (one && one != m->mesh && !many)
+            return devices_differ(one, m->mesh);
+        else
+            one = m->mesh;
+    }
+    c->mesh = many ? many : one ? one : scalar;
+    if (!c->mesh) c->mesh = dt_m.spec && !dt_m.spec->mesh->ndim ? dt_m.spec->mesh : dt_mesh_single(dt_device_make(DT_CPU, 0));
+    return c->mesh ? DT_OK : dt_fail(DT_E_NOMEM, "%s(): out of host memory", dt_op_name(c->op));
+}
+
+/* used[i]: in[i] cast as infer wants it, lying as `place` says (NULL: replicated). */
+static dt_status use(dt_call *c, const dt_node *n, int i, const dt_placement *place) {
+    const dt_meta *m = c->in[i];
+    if (!m) return DT_OK;
+    dt_dtype t = n->cast[i] == DT_DTYPE_NONE ? (dt_dtype)m->dtype : (dt_dtype)n->cast[i];
+    if (m->wrapped) {
+        c->used[i] = dt_meta_wrapped(t);
+        return c->used[i] ? DT_OK : DT_E_NOMEM;
+    }
+    static const dt_placement replicate[DT_MAX_MESH_DIM];
+    dt_type type = dt_meta_type(m);
+    type.dtype = t;
+    if (m->mesh != c->mesh && c->mesh->ndim) c->implied |= m->ndim > 0; /* a scalar goes along without a word */
+    return dt_meta_intern(&type, c->mesh, place ? place : replicate, &c->used[i]);
+}
+
+/* The controller lowers it: operands as they are, the result where the spec says. to_local(input, index) lies on the index-th device. */
+static dt_status choose_lowered(dt_call *c, dt_node *n) {
+    memcpy(c->used, c->in, (size_t)c->n_in * sizeof *c->used);
+    const dt_mesh *mesh = c->in[0] && !c->in[0]->wrapped ? c->in[0]->mesh : NULL;
+    const dt_placement *place = mesh ? c->in[0]->place : NULL;
+    dt_prep const *p = dt_prep_get(c->op);
+    if (c->spec) {
+        mesh = c->spec->mesh;
+        place = c->spec->place;
+    } else if (mesh && !strcmp(p->info->base, "to_local")) {
+        int64_t i = 0;
+        for (int k = 0; k < p->n_params; k++)
+            if (!strcmp(p->info->param[k].name, "index")) i = *(const int64_t *)((const char *)c->attr + p->info->param[k].offset);
+        if (i < 0 || i >= mesh->n)
+            return dt_fail(DT_E_INDEX, "to_local(): index %lld is out of range, the mesh has devices 0 to %d", (long long)i, mesh->n - 1);
+        mesh = dt_mesh_single(mesh->dev[i]);
+        if (!mesh) return DT_E_NOMEM;
+    }
+    c->mesh = mesh ? mesh : dt_mesh_single(dt_device_make(DT_CPU, 0));
+    for (int i = 0; i < n->n_out; i++) DT_TRY(dt_meta_intern(&n->out[i], c->mesh, place, &c->out[i]));
+    return DT_OK;
+}
+
+static dt_status choose_factory(dt_call *c, dt_node *n) {
+    dt_placement place[DT_MAX_MESH_DIM] = {{0}};
+    c->mesh = c->spec->mesh;
+    for (int d = 0; d < c->mesh->ndim; d++) DT_TRY(pick_wanted(n, c->spec, d, &place[d]));
+    for (int i = 0; i < n->n_in; i++) DT_TRY(use(c, n, i, NULL));
+    for (int i = 0; i < n->n_out; i++) DT_TRY(dt_meta_intern(&n->out[i], c->mesh, place, &c->out[i]));
+    return DT_OK;
+}
+
+/* (mesh->ndim, n_in + n_out) placements to metas. */
+static dt_status apply(dt_call *c, dt_node *n, const dt_placement *const *rows) {
+    dt_placement place[DT_MAX_MESH_DIM] = {{0}};
+    for (int i = 0; i < n->n_in; i++) {
+        for (int d = 0; d < c->mesh->ndim; d++) place[d] = rows[d][i];
+        DT_TRY(use(c, n, i, place));
+    }
+    for (int i = 0; i < n->n_out; i++) {
+        for (int d = 0; d < c->mesh->ndim; d++) place[d] = rows[d][n->n_in + i];
+        DT_TRY(dt_meta_intern(&n->out[i], c->mesh, place, &c->out[i]));
+    }
+    return DT_OK;
+}
+
+static dt_status choose(dt_call *c, dt_node *n) {
+    if (c->op->flags & DT_F_LOWERED) return choose_lowered(c, n);
+    if ((c->op->flags & DT_F_FACTORY) && c->spec) return choose_factory(c, n);
+    DT_TRY(find_mesh(c));
+    const dt_placement *rows[DT_MAX_MESH_DIM];
+    for (int d = 0; d < c->mesh->ndim; d++) DT_TRY(pick(c, n, c->mesh, d, &rows[d]));
+    return apply(c, n, rows);
+}
+
+dt_status dt_choose(dt_call *c, dt_node *n) {
+    dt_status s = choose(c, n);
+    dt_arena_reset(&dt_c.scratch);
+    return s;
+}
+
+/* ---- what is said about implied redistributions ----------------------------------------------------------------------------- */
+static void print_rule(const dt_call *c, const dt_placement *row, dt_str *s) {
+    dt_str_add(s, "\n    ");
+    for (int i = 0, k = 0; i < c->n_in; i++)
+        if (c->in[i] && !c->in[i]->wrapped) {
+            dt_str_add(s, k++ ? ", " : "");
+            dt_placement_print(row[i], s);
+        }
+    dt_str_add(s, " -> ");
+    for (int i = 0; i < c->n_out && i < 4; i++) {
+        dt_str_add(s, i ? ", " : "");
+        dt_placement_print(row[c->n_in + i], s);
+    }
+}
+
+static dt_status legal(const dt_call *c, dt_str *s) {
+    dt_type *types = DT_ARENA_ARRAY(&dt_c.scratch, dt_type, c->n_out);
+    uint8_t *cast = DT_ARENA_ARRAY(&dt_c.scratch, uint8_t, c->n_in);
+    if (!types || !cast) return dt_fail(DT_E_NOMEM, "out of host memory");
+    for (int i = 0; i < c->n_out; i++) types[i] = dt_meta_type(c->out[i]);
+    dt_node n = {c->op, (void *)c->attr, c->n_in, c->n_out, c->in, types, cast, c->spec, &dt_c.scratch};
+    dt_rules r;
+    for (int d = 0; d < c->mesh->ndim; d++) {
+        DT_TRY(rules_of(&n, c->mesh, d, &r));
+        if (c->mesh->name[d][0])
+            dt_str_add(s, "\n  legal along mesh dimension '%s':", c->mesh->name[d]);
+        else
+            dt_str_add(s, "\n  legal along mesh dimension %d:", d);
+        for (int k = 0; k < r.count && k < 12; k++) print_rule(c, r.rows + k * (c->n_in + c->n_out), s);
+    }
+    return DT_OK;
+}
+
+dt_status dt_policy_check(const dt_call *c) {
+    DT_STR(s, 1800);
+    dt_str_add(&s, "%s(): an implied redistribution; the inputs are", dt_op_name(c->op));
+    for (int i = 0; i < c->n_in && i < 6; i++)
+        if (c->in[i] && !c->in[i]->wrapped) {
+            dt_str_add(&s, "\n    ");
+            dt_meta_print(c->in[i], &s);
+            if (c->in[i]->mesh == c->used[i]->mesh && !memcmp(c->in[i]->place, c->used[i]->place, sizeof c->in[i]->place)) continue;
+            dt_str_add(&s, "  would become ");
+            dt_placements_print(c->used[i]->mesh, c->used[i]->place, &s);
+        }
+    if (dt_m.policy == DT_POLICY_WARN) {
+        dt_warn_fn(s.buf);
+        return DT_OK;
+    }
+    dt_status r = legal(c, &s);
+    dt_arena_reset(&dt_c.scratch);
+    DT_TRY(r);
+    return dt_fail(DT_E_PLACEMENT, "%s", s.buf);
+}

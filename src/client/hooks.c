@@ -1,0 +1,190 @@
+/* Gradients of leaves: .grad, hooks, retain_grad. Hooks of a leaf live in its dt_leaf, those of other tensors at the node that makes them, so
+ * that they survive the handle, as in PyTorch. */
+#include "client/internal.h"
+
+void dt_hooks_fini(dt_hooks *h) {
+    for (int i = 0; i < h->n; i++)
+        if (!h->v[i].retain && h->v[i].hook.free_fn) h->v[i].hook.free_fn(h->v[i].hook.ctx);
+    dt_free(h->v);
+    *h = (dt_hooks){0};
+}
+
+static dt_status hooks_push(dt_hooks *h, dt_hook_entry e) {
+    if (h->n == h->cap) {
+        int cap = h->cap ? h->cap * 2 : 2;
+        dt_hook_entry *v = dt_realloc(h->v, (size_t)cap * sizeof *v);
+        if (!v) return dt_fail(DT_E_NOMEM, "a hook: out of host memory");
+        h->v = v;
+        h->cap = cap;
+    }
+    h->v[h->n++] = e;
+    return DT_OK;
+}
+
+static bool hooks_remove(dt_hooks *h, uint64_t id) {
+    for (int i = 0; h && i < h->n; i++) {
+        if (h->v[i].id != id) continue;
+        dt_hook k = h->v[i].hook;
+        bool hook = !h->v[i].retain;
+        memmove(h->v + i, h->v + i + 1, (size_t)(h->n - i - 1) * sizeof *h->v);
+        h->n--;
+        if (hook && k.free_fn) k.free_fn(k.ctx);
+        return true;
+    }
+    return false;
+}
+
+/* Runs hooks in order, then hands the gradient to those who retain it. A hook may add or remove hooks while it runs: the list is re-read. */
+dt_status dt_hooks_run(dt_hooks *h, uint32_t nr, dt_tensor **grad) {
+    for (int i = 0; i < h->n; i++)
+        if (h->v[i].nr == nr && !h->v[i].retain) DT_TRY(h->v[i].hook.fn(h->v[i].hook.ctx, grad));
+    for (int i = 0; i < h->n; i++) {
+        dt_tensor *t = h->v[i].retain;
+        if (h->v[i].nr != nr || !t || !t->leaf) continue;
+        dt_tensor *old = t->leaf->grad;
+        t->leaf->grad = dt_tensor_ref(*grad);
+        dt_tensor_unref(old);
+    }
+    return DT_OK;
+}
+
+static dt_status node_hooks(dt_grad_node *n, dt_hooks **out) {
+    if (!n->hooks) n->hooks = dt_calloc(1, sizeof *n->hooks);
+    *out = n->hooks;
+    return n->hooks ? DT_OK : dt_fail(DT_E_NOMEM, "a hook: out of host memory");
+}
+
+dt_status dt_tensor_hook_add(dt_tensor *t, dt_hook h, uint64_t *handle) {
+    DT_TRY(dt_tensor_fresh(t));
+    if (!dt_tensor_wants_grad(t)) return dt_fail(DT_E_GRAD, "cannot register a hook on a tensor that doesn't require gradient");
+    dt_grad_node *fn = t->is_view ? t->grad_fn : t->cell->grad_fn;
+    dt_hooks *list;
+    if (fn)
+        DT_TRY(node_hooks(fn, &list));
+    else {
+        if (!dt_leaf_get(t)) return DT_E_NOMEM;
+        list = &t->leaf->pre;
+    }
+    dt_hook_entry e = {.id = ++dt_c.hook_id, .nr = fn ? (t->is_view ? t->out_nr : t->cell->out_nr) : 0, .hook = h};
+    DT_TRY(hooks_push(list, e));
+    *handle = e.id;
+    return DT_OK;
+}
+
+dt_status dt_tensor_post_hook_add(dt_tensor *t, dt_hook h, uint64_t *handle) {
+    DT_TRY(dt_tensor_fresh(t));
+    if (!dt_tensor_wants_grad(t)) return dt_fail(DT_E_GRAD, "cannot register a hook on a tensor that doesn't require gradient");
+    if (!dt_tensor_is_leaf(t)) return dt_fail(DT_E_GRAD, "post accumulate grad hooks cannot be registered on non-leaf tensors");
+    if (!dt_leaf_get(t)) return DT_E_NOMEM;
+    dt_hook_entry e = {.id = ++dt_c.hook_id, .hook = h};
+    DT_TRY(hooks_push(&t->leaf->post, e));
+    *handle = e.id;
+    return DT_OK;
+}
+
+void dt_tensor_hook_remove(dt_tensor *t, uint64_t handle) {
+    if (t->leaf && (hooks_remove(&t->leaf->pre, handle) || hooks_remove(&t->leaf->post, handle))) return;
+    dt_grad_node *fn = t->is_view ? t->grad_fn : t->cell->grad_fn;
+    if (fn) (void)hooks_remove(fn->hooks, handle);
+}
+
+/* ---- retain_grad ---- */
+static void retain_drop(dt_tensor *t) {
+    dt_grad_node *n = t->leaf->retain_node;
+    if (!n) return;
+    for (int i = 0; n->hooks && i < n->hooks->n; i++)
+        if (n->hooks->v[i].retain == t) {
+            n->hooks->v[i--] = n->hooks->v[n->hooks->n - 1];
+            n->hooks->n--;
+        }
+    t->leaf->retain_node = NULL;
+    dt_grad_node_unref(n);
+}
+
+dt_status dt_tensor_retain_grad(dt_tensor *t) {
+    DT_TRY(dt_tensor_fresh(t));
+    if (!dt_tensor_wants_grad(t)) return dt_fail(DT_E_GRAD, "can't retain_grad on Tensor that has requires_grad=False");
+    dt_grad_node *fn = t->is_view ? t->grad_fn : t->cell->grad_fn;
+    if (!fn) return DT_OK; /* leaves have their gradient anyway */
+    if (!dt_leaf_get(t)) return DT_E_NOMEM;
+    if (t->leaf->retain_node == fn) return DT_OK;
+    retain_drop(t);
+    dt_hooks *list;
+    DT_TRY(node_hooks(fn, &list));
+    DT_TRY(hooks_push(list, (dt_hook_entry){.nr = t->is_view ? t->out_nr : t->cell->out_nr, .retain = t}));
+    t->leaf->retain_node = dt_grad_node_ref(fn);
+    return DT_OK;
+}
+
+void dt_retain_move(dt_tensor *t) {
+    if (!t->leaf || !t->leaf->retain_node) return;
+    dt_grad_node *fn = t->is_view ? t->grad_fn : t->cell->grad_fn;
+    if (fn == t->leaf->retain_node) return;
+    retain_drop(t);
+    if (fn && dt_tensor_retain_grad(t)) (void)0; /* without memory the gradient is not retained */
+}
+
+void dt_leaf_free(dt_tensor *t) {
+    dt_leaf *l = t->leaf;
+    retain_drop(t);
+    t->leaf = NULL;
+    dt_hooks_fini(&l->pre);
+    dt_hooks_fini(&l->post);
+    dt_tensor_unref(l->grad);
+    dt_free(l);
+}
+
+/* ---- .grad ---- */
+dt_tensor *dt_tensor_grad(const dt_tensor *t) { return t->leaf ? t->leaf->grad : NULL; }
+
+dt_status dt_tensor_grad_set(dt_tensor *t, dt_tensor *g) {
+    if (g == t) return dt_fail(DT_E_VALUE, "can't assign Variable as its own grad");
+    if (g) {
+        const dt_meta *m = dt_tensor_meta_fast(t), *k = dt_tensor_meta_fast(g);
+        if (m->dtype != k->dtype)
+            return dt_fail(DT_E_GRAD, "attempting to assign a gradient of dtype %s to a tensor of dtype %s", dt_dtype_name((dt_dtype)k->dtype), dt_dtype_name((dt_dtype)m->dtype));
+        if (!dt_meta_same_shape(m, k)) {
+            DT_STR(a, 200);
+            DT_STR(b, 200);
+            dt_shape_print(k->ndim, k->shape, &a);
+            dt_shape_print(m->ndim, m->shape, &b);
+            return dt_fail(DT_E_GRAD, "assigned grad has data of a different size: %s, the tensor has %s", a.buf, b.buf);
+        }
+        if (m->mesh != k->mesh) return dt_fail(DT_E_GRAD, "assigned grad lies on another device or mesh than the tensor");
+        if (!dt_leaf_get(t)) return DT_E_NOMEM;
+        dt_tensor_ref(g);
+    }
+    if (!t->leaf) return DT_OK;
+    dt_tensor *old = t->leaf->grad;
+    t->leaf->grad = g;
+    dt_tensor_unref(old);
+    return DT_OK;
+}
+
+/* A fresh handle over g's value; with its history if the backward pass is itself recorded. */
+static dt_tensor *own_copy(dt_tensor *g, bool history) {
+    dt_grad_node *fn = !history ? NULL : g->is_view ? g->grad_fn : g->cell->grad_fn;
+    return dt_tensor_over(dt_tensor_val(g), fn, g->is_view ? g->out_nr : g->cell->out_nr);
+}
+
+dt_status dt_grad_accumulate(dt_tensor *t, dt_tensor *g, bool create_graph) {
+    dt_leaf *l = dt_leaf_get(t);
+    if (!l) return DT_E_NOMEM;
+    DT_TRY(dt_tensor_fresh(g));
+    if (!l->grad) {
+        l->grad = own_copy(g, create_graph);
+        return l->grad ? DT_OK : DT_E_NOMEM;
+    }
+    dt_scope s;
+    dt_scope_init(&s);
+    dt_tensor *sum = dt_util_add(&s, l->grad, g);
+    dt_status r = s.status;
+    if (!r && create_graph) {
+        dt_tensor *old = l->grad;
+        l->grad = dt_tensor_ref(sum);
+        dt_tensor_unref(old);
+    } else if (!r)
+        r = dt_tensor_write(l->grad, sum); /* grad mode is off: what holds .grad sees the sum */
+    dt_scope_fini(&s);
+    return r;
+}
