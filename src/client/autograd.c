@@ -6,6 +6,7 @@
  * A node is referenced by the cells (or views) of its outputs and by later nodes' edges; a leaf node holds its tensor, the tensor points back weakly.
  * Freeing is iterative: a node whose last reference goes is queued, and one loop empties the queue, so a graph of any depth can be dropped. */
 #include "client/internal.h"
+#include "ops/grad.h"
 
 /* ---- nodes ---- */
 static size_t class_bytes(uint8_t c) { return ((size_t)c + 1) * 64; }

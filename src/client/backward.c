@@ -7,6 +7,7 @@
 #include <stdlib.h>
 
 #include "client/internal.h"
+#include "ops/grad.h"
 
 typedef struct capture {
     struct capture *next;

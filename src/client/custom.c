@@ -83,6 +83,10 @@ dt_status dt_saved_get(dt_saved *s, dt_tensor **out) {
                        "one of the variables needed for gradient computation has been modified by an inplace operation: [%s] is at version %u; expected version %u instead.",
                        text.buf, s->root->version, s->version);
     }
+    if (s->edge.kind == DT_EDGE_NODE && s->edge.node->kind == DT_NODE_LEAF) { /* the leaf itself */
+        *out = dt_tensor_ref(s->edge.node->leaf);
+        return DT_OK;
+    }
     *out = dt_tensor_over(s->val, s->edge.kind == DT_EDGE_NODE ? s->edge.node : NULL, s->edge.nr);
     return *out ? DT_OK : DT_E_NOMEM;
 }
