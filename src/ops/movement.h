@@ -38,6 +38,22 @@ typedef struct dt_cat_attr {
     int64_t dim;
 } dt_cat_attr;
 
+typedef enum dt_reduce_mode { DT_RM_SET, DT_RM_ADD, DT_RM_MUL, DT_RM_MAX, DT_RM_MIN, DT_RM_MEAN } dt_reduce_mode;
+typedef struct dt_index_attr { /* index_select, index_add …, gather, scatter …: along one dimension */
+    int64_t dim;
+    int64_t mode; /* dt_reduce_mode */
+    const char *reduce;
+    bool include_self, sparse_grad;
+    dt_ints sizes;
+} dt_index_attr;
+typedef struct dt_index_put_attr { /* index, index_put and their gradients: by tensors */
+    bool accumulate;
+    int64_t first, n_lead;  /* result: where the indices' dims stand, after n_lead dims of the input */
+    int64_t n_idx_dims;     /* of the broadcast indices */
+    dt_ints shape;          /* the broadcast shape of the indices */
+    dt_ints sizes;          /* index_backward */
+} dt_index_put_attr;
+
 /* The part of `base` that the attributes name: strides of out, and its first element; shape too. Pure. */
 void dt_slice_view(const dt_slice_attr *a, const dt_view *base, dt_view *out);
 void dt_diagonal_view(const dt_diagonal_attr *a, const dt_view *base, dt_view *out);

@@ -127,7 +127,7 @@ static void grad_split(dt_grad *g) {
         piece(a, k, &lo, &len);
         dt_tensor *gy = a->rule == CUT_UNBIND ? dt_unsqueeze(g->s, dt_grad_gy(g, k), a->dim) : dt_grad_gy(g, k);
         dt_tensor *part = dt_slice_backward(g->s, gy, whole, a->dim, lo, lo + len, 1);
-        sum = part;
+        sum = sum ? dt_add(g->s, sum, part) : part;
     }
     dt_grad_set(g, 0, sum);
 }
