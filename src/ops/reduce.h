@@ -20,6 +20,10 @@ typedef struct dt_dim_attr { /* one dimension: prod.dim, max.dim, argmax, softma
     int32_t dtype;
 } dt_dim_attr;
 
+typedef struct dt_select_attr { /* value_selecting_backward: `size` elements along dim in the result */
+    int64_t dim, size;
+} dt_select_attr;
+
 typedef struct dt_reduce_plan {
     int n_keep, n_red, split;
     int64_t keep[DT_MAX_DIM], keep_stride[DT_MAX_DIM];

@@ -72,18 +72,21 @@ static void put_acc_f64(void *dst, dt_dtype t, double *acc, int64_t n) { dt_stor
 #define S f32
 #define LOWEST (-INFINITY)
 #define HIGHEST INFINITY
+#define IS_NAN(v) ((v) != (v))
 #include "backend/cpu/isa/reduce_t.h"
 #define T double
 #define A double
 #define S f64
 #define LOWEST (-INFINITY)
 #define HIGHEST INFINITY
+#define IS_NAN(v) ((v) != (v))
 #include "backend/cpu/isa/reduce_t.h"
 #define T int64_t
 #define A int64_t
 #define S i64
 #define LOWEST INT64_MIN
 #define HIGHEST INT64_MAX
+#define IS_NAN(v) false
 #include "backend/cpu/isa/reduce_t.h"
 
 static dt_status reduce(const dt_kctx *c, red_kind kind, bool mean) {

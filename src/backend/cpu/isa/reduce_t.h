@@ -1,4 +1,4 @@
-/* The reductions of reduce.c for one working type. Included with T (element), A (accumulator), VT, and S (suffix) defined. No include guard. */
+/* The reductions of reduce.c for one working type. Included with T (element), A (accumulator), LOWEST, HIGHEST, IS_NAN and S (suffix) defined. No include guard. */
 #define CAT_(a, b) a##_##b
 #define CAT(a, b) CAT_(a, b)
 #define F(name) CAT(name, S)
@@ -31,8 +31,8 @@ static A F(prod)(const T *x, int64_t n) {
 static A F(join)(red_kind k, A a, A b) {
     switch (k) {
     case RED_PROD: return a * b;
-    case RED_MAX: return b > a || b != b ? b : a;
-    case RED_MIN: return b < a || b != b ? b : a;
+    case RED_MAX: return b > a || IS_NAN(b) ? b : a;
+    case RED_MIN: return b < a || IS_NAN(b) ? b : a;
     default: return a + b;
     }
 }
@@ -106,9 +106,9 @@ static void F(column_block)(const red_job *j, int64_t o, int64_t w, int64_t g, A
         } else if (j->kind == RED_PROD)
             for (int64_t c = 0; c < w; c++) acc[c] *= x[c];
         else if (j->kind == RED_MAX)
-            for (int64_t c = 0; c < w; c++) acc[c] = (x[c] > acc[c]) | (x[c] != x[c]) ? x[c] : acc[c];
+            for (int64_t c = 0; c < w; c++) acc[c] = (x[c] > acc[c]) | IS_NAN(x[c]) ? x[c] : acc[c];
         else
-            for (int64_t c = 0; c < w; c++) acc[c] = (x[c] < acc[c]) | (x[c] != x[c]) ? x[c] : acc[c];
+            for (int64_t c = 0; c < w; c++) acc[c] = (x[c] < acc[c]) | IS_NAN(x[c]) ? x[c] : acc[c];
     } while (red_next(idx, len, q->n_red));
     if (sum)
         for (int64_t c = 0; c < w; c++) acc[c] += part[c];
@@ -163,3 +163,4 @@ static void F(run)(red_job *j, dt_team *team) {
 #undef S
 #undef LOWEST
 #undef HIGHEST
+#undef IS_NAN

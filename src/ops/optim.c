@@ -1,0 +1,127 @@
+/* Optimizer steps, in place: one pass over a parameter and its state. Numbers that change from step to step are run-time inputs.
+ *
+ * All operands of the parameter's shape are sharded alike; nothing else is legal, since the update is not linear. */
+#include "dtorch_ops.h"
+#include "ops/compose.h"
+#include "ops/loss.h"
+
+DT_CPU_KERNEL(adam_step);
+DT_CPU_KERNEL(adam_step_amsgrad);
+DT_CPU_KERNEL(sgd_step);
+DT_CPU_KERNEL(sgd_step_momentum);
+
+/* Output k is like the k-th written input; every tensor has the parameter's shape; numbers become f64. */
+static dt_status infer(dt_node *n) {
+    const dt_op_info *info = dt_op_get_info(n->op);
+    for (int i = 0, k = 0; i < n->n_in; i++) {
+        const dt_meta *m = n->in[i];
+        if (info->param[i].kind == DT_PK_SCALAR) {
+            n->cast[i] = DT_float64;
+            continue;
+        }
+        if (!dt_meta_same_shape(m, n->in[0])) {
+            DT_STR(want, 96);
+            DT_STR(have, 96);
+            dt_shape_print(n->in[0]->ndim, n->in[0]->shape, &want);
+            dt_shape_print(m->ndim, m->shape, &have);
+            return dt_fail(DT_E_SHAPE, "%s: %s has shape %s, the parameter %s", dt_op_name(n->op), info->param[i].name, have.buf, want.buf);
+        }
+        if (!dt_dtype_is_float((dt_dtype)m->dtype))
+            return dt_fail(DT_E_DTYPE, "%s: %s must be floating point, got %s", dt_op_name(n->op), info->param[i].name, dt_dtype_name((dt_dtype)m->dtype));
+        if (info->param[i].written) n->out[k++] = dt_meta_type(m);
+    }
+    return DT_OK;
+}
+static dt_status place(const dt_node *n, dt_rules *r) {
+    const dt_op_info *info = dt_op_get_info(n->op);
+    for (int d = 0; d < n->in[0]->ndim; d++) {
+        dt_placement *in, *out;
+        DT_TRY(dt_rule_add(r, &in, &out));
+        for (int i = 0; i < n->n_in; i++)
+            if (info->param[i].kind != DT_PK_SCALAR) in[i] = DT_S(d);
+        for (int i = 0; i < n->n_out; i++) out[i] = DT_S(d);
+    }
+    return DT_OK;
+}
+
+const dt_op dt_op_adam_update = {
+    .sig = "adam_update(Tensor! param, Tensor grad, Tensor! exp_avg, Tensor! exp_avg_sq, Scalar lr, Scalar beta1, Scalar beta2, Scalar eps, "
+           "Scalar weight_decay, Scalar bias_correction1, Scalar bias_correction2, bool decoupled=True, bool maximize=False) -> (Tensor, Tensor, Tensor)",
+    .doc = "One step of Adam or AdamW without amsgrad, in place; see adam_step.",
+    .where = DT_HIDDEN,
+    .attrs = DT_ATTRS(dt_adam_attr, DT_FIELD(dt_adam_attr, decoupled), DT_FIELD(dt_adam_attr, maximize)),
+    .infer = infer,
+    .place = place,
+    .kernels = {{DT_CPU, DT_FLOATS, dt_cpu_adam_step, DT_K_CONTIGUOUS}},
+};
+const dt_op dt_op_adam_update_amsgrad = {
+    .sig = "adam_update_amsgrad(Tensor! param, Tensor grad, Tensor! exp_avg, Tensor! exp_avg_sq, Tensor! max_exp_avg_sq, Scalar lr, Scalar beta1, "
+           "Scalar beta2, Scalar eps, Scalar weight_decay, Scalar bias_correction1, Scalar bias_correction2, bool decoupled=True, bool maximize=False) "
+           "-> (Tensor, Tensor, Tensor, Tensor)",
+    .doc = "One step of Adam or AdamW with amsgrad, in place; see adam_step.",
+    .where = DT_HIDDEN,
+    .attrs = DT_ATTRS(dt_adam_attr, DT_FIELD(dt_adam_attr, decoupled), DT_FIELD(dt_adam_attr, maximize)),
+    .infer = infer,
+    .place = place,
+    .kernels = {{DT_CPU, DT_FLOATS, dt_cpu_adam_step_amsgrad, DT_K_CONTIGUOUS}},
+};
+static void adam_compose(dt_scope *s, const dt_args *a, dt_tensor **out, int *n_out) {
+    dt_tensor *p = dt_arg_get_tensor(a, 0), *g = dt_arg_get_tensor(a, 1), *m = dt_arg_get_tensor(a, 2), *v = dt_arg_get_tensor(a, 3);
+    dt_tensor *x = dt_arg_get_tensor(a, 4), *r[4];
+    dt_value k[7];
+    for (int i = 0; i < 7; i++) k[i] = dt_arg_get_value(a, 5 + i);
+    bool decoupled = dt_arg_get_bool(a, 12, true), maximize = dt_arg_get_bool(a, 13, false);
+    if (x)
+        dt_adam_update_amsgrad(s, p, g, m, v, x, k[0], k[1], k[2], k[3], k[4], k[5], k[6], decoupled, maximize, r);
+    else
+        dt_adam_update(s, p, g, m, v, k[0], k[1], k[2], k[3], k[4], k[5], k[6], decoupled, maximize, r);
+    dt_compose_out(p, out, n_out);
+}
+const dt_op dt_op_adam_step = {
+    .sig = "adam_step(Tensor param, Tensor grad, Tensor exp_avg, Tensor exp_avg_sq, Tensor? max_exp_avg_sq, Scalar lr, Scalar beta1, Scalar beta2, Scalar eps, "
+           "Scalar weight_decay, Scalar bias_correction1, Scalar bias_correction2, bool decoupled=True, bool maximize=False) -> Tensor",
+    .doc = "One step of Adam, in place. m += (1 - beta1) (g - m); v = beta2 v + (1 - beta2) g^2; p -= lr / bias_correction1 m / (sqrt(v / bias_correction2) + eps). "
+           "Weight decay shrinks p by lr weight_decay (decoupled) or adds weight_decay p to g. With max_exp_avg_sq the largest v so far is used (amsgrad). "
+           "bias_correction1 = 1 - beta1^t, bias_correction2 = 1 - beta2^t.",
+    .where = DT_HIDDEN,
+    .compose = adam_compose,
+};
+
+const dt_op dt_op_sgd_update = {
+    .sig = "sgd_update(Tensor! param, Tensor grad, Scalar lr, Scalar weight_decay, bool maximize=False) -> Tensor",
+    .doc = "One step of SGD without momentum, in place; see sgd_step.",
+    .where = DT_HIDDEN,
+    .attrs = DT_ATTRS(dt_sgd_attr, DT_FIELD(dt_sgd_attr, maximize)),
+    .infer = infer,
+    .place = place,
+    .kernels = {{DT_CPU, DT_FLOATS, dt_cpu_sgd_step, DT_K_CONTIGUOUS}},
+};
+const dt_op dt_op_sgd_update_momentum = {
+    .sig = "sgd_update_momentum(Tensor! param, Tensor grad, Tensor! momentum_buffer, Scalar lr, Scalar momentum, Scalar dampening, Scalar weight_decay, "
+           "bool nesterov=False, bool maximize=False, bool first=False) -> (Tensor, Tensor)",
+    .doc = "One step of SGD with momentum, in place; see sgd_step.",
+    .where = DT_HIDDEN,
+    .attrs = DT_ATTRS(dt_sgd_attr, DT_FIELD(dt_sgd_attr, nesterov), DT_FIELD(dt_sgd_attr, maximize), DT_FIELD(dt_sgd_attr, first)),
+    .infer = infer,
+    .place = place,
+    .kernels = {{DT_CPU, DT_FLOATS, dt_cpu_sgd_step_momentum, DT_K_CONTIGUOUS}},
+};
+static void sgd_compose(dt_scope *s, const dt_args *a, dt_tensor **out, int *n_out) {
+    dt_tensor *p = dt_arg_get_tensor(a, 0), *g = dt_arg_get_tensor(a, 1), *b = dt_arg_get_tensor(a, 2), *r[2];
+    dt_value lr = dt_arg_get_value(a, 3), decay = dt_arg_get_value(a, 6);
+    bool maximize = dt_arg_get_bool(a, 8, false);
+    if (b)
+        dt_sgd_update_momentum(s, p, g, b, lr, dt_arg_get_value(a, 4), dt_arg_get_value(a, 5), decay, dt_arg_get_bool(a, 7, false), maximize,
+                               dt_arg_get_bool(a, 9, false), r);
+    else
+        (void)dt_sgd_update(s, p, g, lr, decay, maximize);
+    dt_compose_out(p, out, n_out);
+}
+const dt_op dt_op_sgd_step = {
+    .sig = "sgd_step(Tensor param, Tensor grad, Tensor? momentum_buffer, Scalar lr, Scalar momentum, Scalar dampening, Scalar weight_decay, "
+           "bool nesterov=False, bool maximize=False, bool first=False) -> Tensor",
+    .doc = "One step of SGD, in place. d = g + weight_decay p; b = first ? d : momentum b + (1 - dampening) d; p -= lr (nesterov ? d + momentum b : b). "
+           "Without a buffer p -= lr d.",
+    .where = DT_HIDDEN,
+    .compose = sgd_compose,
+};
