@@ -39,7 +39,7 @@ static void F(cols)(const arg_job *j, const char *p, int64_t n, int64_t inner, i
 }
 
 /* Products of all other elements along the row: from the left, then from the right; right where there are zeros. */
-static void F(others)(const arg_job *j, const char *p, char *q, int64_t n, int64_t inner) {
+static DT_MAYBE void F(others)(const arg_job *j, const char *p, char *q, int64_t n, int64_t inner) {
     double a = 1;
     for (int64_t i = 0; i < n; i++) {
         T x;

@@ -14,10 +14,17 @@
 #pragma GCC diagnostic ignored "-Wpsabi"
 #define DT_MAYBE __attribute__((unused))
 
-typedef float dt_vf __attribute__((vector_size(64), aligned(4), may_alias));
-typedef double dt_vd __attribute__((vector_size(64), aligned(8), may_alias));
-typedef int64_t dt_vl __attribute__((vector_size(64), aligned(8), may_alias));
-typedef int32_t dt_vi __attribute__((vector_size(64), aligned(4), may_alias));
+#if defined(__AVX512F__)
+#define DT_VB 64 /* bytes of one native vector */
+#elif defined(__AVX2__)
+#define DT_VB 32
+#else
+#define DT_VB 16
+#endif
+typedef float dt_vf __attribute__((vector_size(DT_VB), aligned(4), may_alias));
+typedef double dt_vd __attribute__((vector_size(DT_VB), aligned(8), may_alias));
+typedef int64_t dt_vl __attribute__((vector_size(DT_VB), aligned(8), may_alias));
+typedef int32_t dt_vi __attribute__((vector_size(DT_VB), aligned(4), may_alias));
 
 enum { DT_BLOCK = 512 }; /* elements converted at a time */
 
@@ -98,21 +105,22 @@ DT_DEFINE_STORE(dt_store_i64, int64_t)
 /* Sum of x (n,): four times 64 bytes of lanes, folded in a fixed order. */
 #define DT_DEFINE_SUM(name, T, VT, MAP)                                                                                           \
     static DT_MAYBE T name(const T *x, int64_t n) {                                                                               \
-        enum { L = 64 / sizeof(T) };                                                                                              \
-        VT a = {0}, b = {0}, c = {0}, d = {0};                                                                                    \
+        enum { L = 64 / sizeof(T), W = DT_VB / sizeof(T), Q = 64 / DT_VB };                                                       \
+        VT a[4 * Q] = {{0}};                                                                                                      \
+        T lane[L], s = 0;                                                                                                         \
         int64_t i = 0;                                                                                                            \
-        for (; i + 4 * L <= n; i += 4 * L) {                                                                                      \
-            VT va = *(const VT *)(x + i), vb = *(const VT *)(x + i + L);                                                          \
-            VT vc = *(const VT *)(x + i + 2 * L), vd = *(const VT *)(x + i + 3 * L);                                              \
-            a += MAP(va), b += MAP(vb), c += MAP(vc), d += MAP(vd);                                                               \
-        }                                                                                                                         \
-        for (; i + L <= n; i += L) {                                                                                              \
-            VT v = *(const VT *)(x + i);                                                                                          \
-            a += MAP(v);                                                                                                          \
-        }                                                                                                                         \
-        a = (a + b) + (c + d);                                                                                                    \
-        T s = 0;                                                                                                                  \
-        for (int k = 0; k < L / 2; k++) s += a[k] + a[k + L / 2];                                                                 \
+        for (; i + 4 * L <= n; i += 4 * L)                                                                                        \
+            for (int k = 0; k < 4 * Q; k++) {                                                                                     \
+                VT v = *(const VT *)(x + i + k * W);                                                                              \
+                a[k] += MAP(v);                                                                                                   \
+            }                                                                                                                     \
+        for (; i + L <= n; i += L)                                                                                                \
+            for (int k = 0; k < Q; k++) {                                                                                         \
+                VT v = *(const VT *)(x + i + k * W);                                                                              \
+                a[k] += MAP(v);                                                                                                   \
+            }                                                                                                                     \
+        for (int k = 0; k < Q; k++) *(VT *)(lane + k * W) = (a[k] + a[Q + k]) + (a[2 * Q + k] + a[3 * Q + k]);                    \
+        for (int k = 0; k < L / 2; k++) s += lane[k] + lane[k + L / 2];                                                           \
         for (; i < n; i++) {                                                                                                      \
             T v = x[i];                                                                                                           \
             s += MAP(v);                                                                                                          \
@@ -127,23 +135,22 @@ DT_DEFINE_SUM(dt_lanes_sum_i64, int64_t, dt_vl, DT_ID)
 DT_DEFINE_SUM(dt_lanes_sumsq_f32, float, dt_vf, DT_SQ)
 DT_DEFINE_SUM(dt_lanes_sumsq_f64, double, dt_vd, DT_SQ)
 
-/* Largest (or, with <, smallest) of x (n,), from `m` on; a NaN anywhere gives NaN. NOTNUM(v): is v a NaN. */
+/* Largest (or, with <, smallest) of x (n,), from `m` on; a NaN anywhere gives NaN. */
 #define DT_DEFINE_EXTREME(name, T, VT, VI, OP)                                                                                    \
     static DT_MAYBE T name(const T *x, int64_t n, T m) {                                                                          \
-        enum { L = 64 / sizeof(T) };                                                                                              \
+        enum { W = DT_VB / sizeof(T), K = 4 };                                                                                    \
         int64_t i = 0;                                                                                                            \
-        if (n >= 4 * L) {                                                                                                         \
-            VT a = *(const VT *)x, b = *(const VT *)(x + L);                                                                      \
-            for (; i + 2 * L <= n; i += 2 * L) {                                                                                  \
-                VT va = *(const VT *)(x + i), vb = *(const VT *)(x + i + L);                                                      \
-                VI ka = (VI)(va OP a) | (VI)(va != va), kb = (VI)(vb OP b) | (VI)(vb != vb);                                      \
-                a = (VT)(((VI)va & ka) | ((VI)a & ~ka));                                                                          \
-                b = (VT)(((VI)vb & kb) | ((VI)b & ~kb));                                                                          \
-            }                                                                                                                     \
-            for (int k = 0; k < L; k++) {                                                                                         \
-                m = a[k] OP m || a[k] != a[k] ? a[k] : m;                                                                         \
-                m = b[k] OP m || b[k] != b[k] ? b[k] : m;                                                                         \
-            }                                                                                                                     \
+        if (n >= K * W) {                                                                                                         \
+            VT a[K];                                                                                                              \
+            for (int k = 0; k < K; k++) a[k] = *(const VT *)(x + k * W);                                                          \
+            for (; i + K * W <= n; i += K * W)                                                                                    \
+                for (int k = 0; k < K; k++) {                                                                                     \
+                    VT v = *(const VT *)(x + i + k * W);                                                                          \
+                    VI take = (VI)(v OP a[k]) | (VI)(v != v);                                                                     \
+                    a[k] = (VT)(((VI)v & take) | ((VI)a[k] & ~take));                                                             \
+                }                                                                                                                 \
+            for (int k = 0; k < K; k++)                                                                                           \
+                for (int l = 0; l < (int)W; l++) m = a[k][l] OP m || a[k][l] != a[k][l] ? a[k][l] : m;                            \
         }                                                                                                                         \
         for (; i < n; i++) m = x[i] OP m || x[i] != x[i] ? x[i] : m;                                                              \
         return m;                                                                                                                 \
