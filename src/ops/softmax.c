@@ -2,6 +2,8 @@
  *
  * Any dimension but `dim` may be sharded: exp is not linear. logsumexp is composed of a maximum and a sum, so that a sharded dimension costs two
  * small reductions and no gather. */
+#include <math.h>
+
 #include "dtorch_ops.h"
 #include "ops/compose.h"
 #include "ops/grad.h"
@@ -107,7 +109,7 @@ static void logsumexp_compose(dt_scope *s, const dt_args *a, dt_tensor **out, in
     if (!dt_dtype_is_float((dt_dtype)dt_dtype_of(x))) x = dt_to_dtype(s, x, dt_default_dtype());
     bool empty = dt_numel(x) == 0, grad = dt_grad_mode_set(false);
     dt_tensor *m = empty ? NULL : dt_amax(s, x, dim, true), *r;
-    if (m) m = dt_where(s, dt_isfinite(s, m), DT_V(m), 0.0);
+    if (m) m = dt_where(s, dt_lt(s, dt_abs(s, m), INFINITY), DT_V(m), 0.0);
     dt_grad_mode_set(grad);
     if (empty)
         r = dt_log(s, dt_sum(s, dt_exp(s, x), dim, keep, DT_DTYPE_NONE));
