@@ -345,7 +345,7 @@ class ParameterList(Module):
         return self
 
     def extra_repr(self):
-        return "\n".join(f"({i}): {_entry_repr(value)}" for i, value in enumerate(self))
+        return "\n".join(f"  ({i}): {_entry_repr(value)}" for i, value in enumerate(self))
 
     def __call__(self, *args, **kwargs):
         raise RuntimeError("ParameterList should not be called.")
@@ -459,7 +459,7 @@ class ParameterDict(Module):
         return self
 
     def extra_repr(self):
-        return "\n".join(f"({key}): {_entry_repr(value)}" for key, value in self.items())
+        return "\n".join(f"  ({key}): {_entry_repr(value)}" for key, value in self.items())
 
     def __call__(self, input):
         raise RuntimeError("ParameterDict should not be called.")

@@ -188,12 +188,7 @@ def register_parametrization(module, tensor_name, parametrization, *, unsafe=Fal
                     f"Registering a parametrization may not change the shape or dtype of the tensor, unless `unsafe` flag is enabled: "
                     f"{tuple(before.shape)} {before.dtype} -> {tuple(after.shape)} {after.dtype}"
                 )
-        if hasattr(parametrization, "right_inverse"):
-            value = getattr(module, tensor_name).detach()
-            entry.append(parametrization)
-            entry.right_inverse(value)
-        else:
-            entry.append(parametrization)
+        entry.append(parametrization)
         entry.unsafe = entry.unsafe or unsafe
     elif tensor_name in module._buffers or tensor_name in module._parameters:
         original = getattr(module, tensor_name)
