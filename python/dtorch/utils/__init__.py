@@ -1,7 +1,7 @@
 """Helpers around training: :mod:`dtorch.utils.data`, :mod:`dtorch.utils.hooks`, :mod:`dtorch.utils.checkpoint`."""
 
-_LAZY = ("data", "hooks", "checkpoint")
-__all__ = list(_LAZY)
+_LAZY = ("_pytree", "checkpoint", "data", "hooks")
+__all__ = ["checkpoint", "data", "hooks"]
 
 
 def __getattr__(name):
