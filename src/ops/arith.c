@@ -39,7 +39,7 @@ static void add_grad(dt_grad *g) {
     if (dt_grad_needs(g, 1)) dt_grad_set(g, 1, gy);
 }
 const dt_op dt_op_add = {
-    .sig = "add(Tensor input, Value other) -> Tensor",
+    .sig = "add(Value input, Value other) -> Tensor",
     .doc = "input + other, broadcast together.",
     .where = DT_FN_METHOD,
     .infer = dt_infer_pointwise,
@@ -87,13 +87,12 @@ const dt_op dt_op_add_alpha = {
 };
 
 static dt_status sub_infer(dt_node *n) {
-    DT_TRY(dt_infer_pointwise(n));
-    for (int i = 0; i < 2; i++)
-        if (n->in[i]->dtype == DT_bool && (n->out[0].dtype == DT_bool || !n->in[1 - i]->wrapped || n->in[i]->wrapped == 0))
-            if (n->in[0]->dtype == DT_bool && n->in[1]->dtype == DT_bool)
-                return dt_fail(DT_E_DTYPE,
-                               "sub: Subtraction, the `-` operator, with two bool tensors is not supported. Use the `^` or `logical_xor()` operator instead.");
-    return DT_OK;
+    bool a = n->in[0]->dtype == DT_bool, b = n->in[1]->dtype == DT_bool;
+    if (a && b)
+        return dt_fail(DT_E_DTYPE, "sub: Subtraction, the `-` operator, with two bool tensors is not supported. Use the `^` or `logical_xor()` operator instead.");
+    if ((a && !n->in[0]->wrapped) || (b && !n->in[1]->wrapped))
+        return dt_fail(DT_E_DTYPE, "sub: Subtraction, the `-` operator, with a bool tensor is not supported. If you are trying to invert a mask, use the `~` or `logical_not()` operator instead.");
+    return dt_infer_pointwise(n);
 }
 static void sub_grad(dt_grad *g) {
     dt_tensor *gy = dt_grad_gy(g, 0);
@@ -101,7 +100,7 @@ static void sub_grad(dt_grad *g) {
     if (dt_grad_needs(g, 1)) dt_grad_set(g, 1, dt_neg(g->s, gy));
 }
 const dt_op dt_op_sub = {
-    .sig = "sub(Tensor input, Value other) -> Tensor",
+    .sig = "sub(Value input, Value other) -> Tensor",
     .doc = "input - other, broadcast together.",
     .also = "subtract",
     .where = DT_FN_METHOD,
@@ -153,10 +152,10 @@ const dt_op dt_op_rsub_alpha = {
 static void mul_grad(dt_grad *g) {
     dt_tensor *gy = dt_grad_gy(g, 0);
     if (dt_grad_needs(g, 0)) dt_grad_set(g, 0, dt_mul(g->s, gy, dt_grad_value(g, 1)));
-    if (dt_grad_needs(g, 1)) dt_grad_set(g, 1, dt_mul(g->s, gy, dt_grad_in(g, 0)));
+    if (dt_grad_needs(g, 1)) dt_grad_set(g, 1, dt_mul(g->s, gy, dt_grad_value(g, 0)));
 }
 const dt_op dt_op_mul = {
-    .sig = "mul(Tensor input, Value other) -> Tensor",
+    .sig = "mul(Value input, Value other) -> Tensor",
     .doc = "input * other, broadcast together.",
     .also = "multiply",
     .where = DT_FN_METHOD,
@@ -173,7 +172,7 @@ static void div_grad(dt_grad *g) {
     if (dt_grad_needs(g, 1)) dt_grad_set(g, 1, dt_neg(s, dt_mul(s, gx, dt_grad_out(g, 0))));
 }
 const dt_op dt_op_div = {
-    .sig = "div(Tensor input, Value other) -> Tensor",
+    .sig = "div(Value input, Value other) -> Tensor",
     .doc = "input / other, broadcast together; integers give floats.",
     .also = "divide,true_divide",
     .where = DT_FN_METHOD,
@@ -182,21 +181,6 @@ const dt_op dt_op_div = {
     .saves = DT_SAVE_IN(1) | DT_SAVE_OUT(0),
     .inplace = true,
     DT_POINTWISE_BY(div, scaled_first),
-};
-static void div_scalar_grad(dt_grad *g) {
-    dt_scope *s = g->s;
-    dt_tensor *q = dt_div(s, dt_grad_out(g, 0), dt_grad_in(g, 1));
-    if (dt_grad_needs(g, 1)) dt_grad_set(g, 1, dt_neg(s, dt_mul(s, dt_grad_gy(g, 0), q)));
-}
-const dt_op dt_op_div_scalar = {
-    .sig = "div.scalar(Value input, Tensor other) -> Tensor",
-    .doc = "A number divided by a tensor.",
-    .also = "divide,true_divide",
-    .where = DT_FN,
-    .infer = dt_infer_pointwise_float,
-    .grad = div_scalar_grad,
-    .saves = DT_SAVE_IN(1) | DT_SAVE_OUT(0),
-    DT_POINTWISE(div),
 };
 static void reciprocal_grad(dt_grad *g) {
     dt_tensor *y = dt_grad_out(g, 0);

@@ -56,7 +56,6 @@ PW_FLT1(sinc, sinc_f64((double)a))
 #define LOGADD_BIG (a > b ? a : b)
 PW_FLT2(logaddexp, a == b ? a + (T)0.69314718055994530942 : LOGADD_BIG + M_LOG1P(M_EXP(-M_ABS(a - b))))
 PW_FLT2(logaddexp2, a == b ? a + (T)1 : LOGADD_BIG + M_LOG1P(M_EXP2(-M_ABS(a - b))) * (T)1.44269504088896340736)
-PW_FLT2(ldexp, a *M_EXP2(b))
 
 PW_FLT2(xlogy, b != b ? b : a == 0 ? (T)0 : a * M_LOG(b))
 PW_FLT2(xlog1py, b != b ? b : a == 0 ? (T)0 : a * M_LOG1P(b))
