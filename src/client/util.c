@@ -31,7 +31,7 @@ static dt_tensor *one(dt_scope *s, named *n, dt_tensor *t) {
 }
 
 dt_tensor *dt_util_cast(dt_scope *s, dt_tensor *t, dt_dtype d) {
-    static named n = {"cast", "to", NULL};
+    static named n = {"to_dtype", NULL, NULL};
     const dt_op *op = t && !s->status ? find(s, &n) : NULL;
     if (!op) return NULL;
     dt_args a = {0};
@@ -82,7 +82,7 @@ dt_tensor *dt_util_add(dt_scope *s, dt_tensor *a, dt_tensor *b) {
 
 /* Sums the dimensions that `shape` lacks or has as 1; what comes back has exactly that shape. */
 dt_tensor *dt_util_sum_to(dt_scope *s, dt_tensor *t, int ndim, const int64_t *shape) {
-    static named sum = {"sum", NULL, NULL}, view = {"view", "reshape", NULL};
+    static named sum = {"sum", NULL, NULL}, view = {"view", NULL, NULL};
     if (!t || s->status) return NULL;
     const dt_meta *m = dt_tensor_meta_fast(t);
     int64_t dims[DT_MAX_DIM];
