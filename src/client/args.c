@@ -32,31 +32,31 @@ static dt_status number_default(dt_prep *p, int i) {
     return p->def_meta[i] ? DT_OK : DT_E_NOMEM;
 }
 
+static const dt_prep *prep_failed(dt_prep *p, dt_status s) {
+    dt_free(p);
+    dt_c.prep_status = s;
+    return NULL;
+}
+
 const dt_prep *dt_prep_slow(const dt_op *op) {
-    if (dt_ops_init()) return NULL;
+    dt_status s = dt_ops_init();
+    if (s) return prep_failed(NULL, s);
     dt_prep **slot = &dt_c.prep[(uintptr_t)op / 64 % DT_PREP_SLOTS];
+    for (dt_prep *q = *slot; q; q = q->next)
+        if (q->op == op) return q;
     dt_prep *p = dt_calloc(1, sizeof *p);
-    if (!p) {
-        (void)dt_fail(DT_E_NOMEM, "a call: out of host memory");
-        return NULL;
-    }
+    if (!p) return prep_failed(NULL, dt_fail(DT_E_NOMEM, "a call: out of host memory"));
     p->op = op;
     p->info = dt_op_get_info(op);
-    if (!p->info) {
-        dt_free(p);
-        (void)dt_fail(DT_E_INTERNAL, "operator '%.40s' is not in the table", op->sig);
-        return NULL;
-    }
+    if (!p->info) return prep_failed(p, dt_fail(DT_E_INTERNAL, "operator '%.40s' is not in the table", op->sig));
     p->n_params = (uint8_t)p->info->n_params;
     for (int i = 0; i < p->n_params; i++) {
         p->kind[i] = p->info->param[i].kind;
         p->has_tensors |= p->kind[i] == DT_PK_TENSOR || p->kind[i] == DT_PK_TENSORS;
-        if (number_default(p, i)) {
-            dt_free(p);
-            return NULL;
-        }
+        s = number_default(p, i);
+        if (s) return prep_failed(p, s);
     }
-    dt_free(*slot); /* two ops in one slot take turns */
+    p->next = *slot;
     *slot = p;
     return p;
 }

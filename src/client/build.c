@@ -136,6 +136,7 @@ static void set_flags(dt_call *c, const dt_prep *p) {
 }
 
 dt_status dt_call_build(const dt_prep *p, const dt_args *args, uint64_t hash, dt_call **out) {
+    if (!p->op->infer || p->op->compose) return dt_fail(DT_E_INTERNAL, "%s() is composed of other operators: there is no call to prepare", p->info->base);
     DT_TRY(check_required(p, args));
     DT_TRY(check_scalars(p, args));
     if (!dt_c.clock && !(dt_c.clock = dt_calloc(DT_CALLS_MAX, sizeof *dt_c.clock))) return no_memory(p);

@@ -157,7 +157,7 @@ static inline bool key_equal(const dt_call *c) {
 dt_status dt_prepare(const dt_op *op, const dt_args *args, dt_call **call) {
     DT_TRY(dt_client_ready());
     const dt_prep *p = dt_prep_get(op);
-    if (DT_UNLIKELY(!p)) return DT_E_INTERNAL;
+    if (DT_UNLIKELY(!p)) return dt_c.prep_status;
     if (DT_UNLIKELY(op->flags & DT_F_FACTORY) && !args->spec && dt_m.spec && !p->has_tensors) {
         dt_args with = *args;
         with.spec = dt_m.spec;
@@ -319,7 +319,7 @@ dt_status dt_issue(dt_call *c, const dt_args *args, dt_tensor **out) {
 
 static dt_status compose(const dt_op *op, const dt_args *args, int cap, dt_tensor **out, int *n_out) {
     const dt_prep *p = dt_prep_get(op);
-    if (!p) return DT_E_INTERNAL;
+    if (!p) return dt_c.prep_status;
     dt_args full;
     dt_ints_store store;
     DT_TRY(dt_args_fill(p, args, &full, &store));

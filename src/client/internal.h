@@ -29,6 +29,7 @@ static inline void dt_pool_give(dt_pool *p, void *x) {
 
 /* What a call needs to know of an op's parameters, unpacked for speed. */
 typedef struct dt_prep {
+    struct dt_prep *next; /* in its slot; preps are never freed */
     const dt_op *op;
     const dt_op_info *info;
     uint8_t n_params;
@@ -63,6 +64,7 @@ typedef struct dt_client {
     uint32_t n_dying, dying_cap;
     dt_arena scratch;
     dt_prep *prep[DT_PREP_SLOTS];
+    dt_status prep_status; /* why dt_prep_get gave NULL */
     uint64_t seq;           /* of gradient nodes */
     uint64_t hook_id;
     dt_grad_node *dead_nodes; /* being freed, see dt_grad_node_unref */
