@@ -16,13 +16,14 @@ static double bytes_beside(const dt_meta *m, const dt_mesh *mesh, int d) {
     return b;
 }
 
-/* Price of one change along a mesh dimension of n devices, and whether it communicates. */
-static double move_cost(dt_placement from, dt_placement to, double bytes, double n, bool *communicates) {
+/* Price of one change along a mesh dimension of n devices, and whether it communicates. A Partial input is summed up whole unless something else
+ * is sharded here already: a result that lies in shards should come from inputs that do. */
+static double move_cost(dt_placement from, dt_placement to, double bytes, double n, bool sharded, bool *communicates) {
     if (dt_placement_equal(from, to) || n == 1) return 0;
     double part = bytes * (n - 1) / n;
     if (from.kind == DT_REPLICATE) return 1 + bytes * 1e-3; /* a slice, or zeros on all but one: local */
     *communicates = true;
-    if (from.kind == DT_PARTIAL) return LATENCY + (to.kind == DT_SHARD ? part : 2 * part);
+    if (from.kind == DT_PARTIAL) return LATENCY + (to.kind != DT_SHARD ? 2 * part : sharded ? part : 2 * part + 1);
     return LATENCY + (to.kind == DT_SHARD ? part / n : part);
 }
 
@@ -34,12 +35,13 @@ typedef struct price {
     bool communicates;
 } price;
 
-static price rule_price(const dt_call *c, const dt_node *n, const dt_rules *r, const dt_placement *row) {
+static price rule_price(const dt_call *c, const dt_node *n, const dt_rules *r, const dt_placement *row, bool sharded) {
     price p = {0};
     double size = (double)r->mesh->dim[r->mesh_dim];
     for (int i = 0; i < n->n_in; i++)
         if (c->in[i] && !c->in[i]->wrapped)
-            p.cost += move_cost(have(c->in[i], r->mesh, r->mesh_dim), row[i], bytes_beside(c->in[i], r->mesh, r->mesh_dim), size, &p.communicates);
+            p.cost += move_cost(have(c->in[i], r->mesh, r->mesh_dim), row[i], bytes_beside(c->in[i], r->mesh, r->mesh_dim), size, sharded,
+                                &p.communicates);
     for (int i = 0; i < n->n_out; i++) {
         dt_placement o = row[n->n_in + i];
         p.sharded += o.kind == DT_SHARD;
@@ -76,7 +78,7 @@ static dt_status pick(dt_call *c, const dt_node *n, const dt_mesh *mesh, int d, 
     for (int k = 0; k < r.count; k++) {
         const dt_placement *row = r.rows + k * (n->n_in + n->n_out);
         if (!rule_ok(c, n, row)) continue;
-        price p = rule_price(c, n, &r, row);
+        price p = rule_price(c, n, &r, row, sharded);
         bool better = !*best || p.cost < least.cost || (p.cost == least.cost && sharded && p.sharded > least.sharded);
         if (!better) continue;
         least = p;

@@ -234,9 +234,7 @@ dt_status dt_tensor_from_host(dt_hostbuf *buf, const dt_type *type, const dt_spe
     return s;
 }
 
-dt_status dt_tensor_fetch(dt_tensor *t, dt_future **out) {
-    DT_TRY(dt_client_ready());
-    DT_TRY(dt_tensor_fresh(t));
+static dt_status fetch(dt_tensor *t, dt_future **out) {
     dt_val *v = dt_tensor_val(t);
     dt_type type = dt_meta_type(v->meta);
     const dt_meta *meta;
@@ -255,6 +253,29 @@ dt_status dt_tensor_fetch(dt_tensor *t, dt_future **out) {
     dt_engine_flush();
     *out = f;
     return DT_OK;
+}
+
+static bool is_partial(const dt_meta *m) {
+    for (int d = 0; d < m->mesh->ndim; d++)
+        if (m->place[d].kind == DT_PARTIAL) return true;
+    return false;
+}
+
+dt_status dt_tensor_fetch(dt_tensor *t, dt_future **out) {
+    DT_TRY(dt_client_ready());
+    DT_TRY(dt_tensor_fresh(t));
+    const dt_meta *m = dt_tensor_meta_fast(t);
+    if (!is_partial(m)) return fetch(t, out);
+    dt_placement place[DT_MAX_MESH_DIM];
+    dt_grad_place(m, place);
+    dt_scope s;
+    dt_scope_init(&s);
+    bool grad = dt_mode_grad_set(false);
+    dt_tensor *whole = dt_util_redistribute(&s, t, m->mesh, place);
+    dt_mode_grad_set(grad);
+    dt_status r = whole ? fetch(whole, out) : s.status;
+    dt_scope_fini(&s);
+    return r;
 }
 
 dt_status dt_sync_async(dt_future **out) {
