@@ -18,6 +18,7 @@ struct dt_team {
     _Alignas(64) _Atomic int64_t next;
     _Alignas(64) _Atomic uint32_t generation; /* helpers wait for it to change */
     _Alignas(64) _Atomic uint32_t busy;       /* helpers still inside the current run */
+    _Atomic int places;                       /* helpers that may still join it: the limit, less the caller */
     _Atomic bool stop;
     char name[16];
 };
@@ -39,7 +40,7 @@ static void *helper_main(void *p) {
         while ((g = atomic_load_explicit(&t->generation, memory_order_acquire)) == seen) dt_futex_wait(&t->generation, seen, -1);
         seen = g;
         if (atomic_load(&t->stop)) return NULL;
-        work(t);
+        if (atomic_fetch_sub_explicit(&t->places, 1, memory_order_relaxed) > 0) work(t);
         if (atomic_fetch_sub_explicit(&t->busy, 1, memory_order_acq_rel) == 1) dt_futex_wake(&t->busy, 1);
     }
 }
@@ -86,6 +87,7 @@ void dt_team_run(dt_team *t, dt_task_fn fn, void *arg, int64_t n_tasks) {
     t->arg = arg;
     t->n_tasks = n_tasks;
     atomic_store_explicit(&t->next, 0, memory_order_relaxed);
+    atomic_store_explicit(&t->places, atomic_load_explicit(&t->limit, memory_order_relaxed) - 1, memory_order_relaxed);
     atomic_store_explicit(&t->busy, (uint32_t)t->started, memory_order_relaxed);
     atomic_fetch_add_explicit(&t->generation, 1, memory_order_release);
     dt_futex_wake(&t->generation, (int)t->started);

@@ -2,8 +2,7 @@
  *
  * dt_team_run calls fn(arg, i) for i in [0, n_tasks), each exactly once, on the caller and the helpers; returns when all are done.
  * Tasks are taken in order from a shared counter, so results must not depend on which thread runs a task: fix the block size by the
- * problem, not by the team (design: results do not depend on the team's size). Helpers sleep on a futex between runs; they poll for a few
- * microseconds first only if the process has more cores than threads. One run at a time; only the owner calls dt_team_run. */
+ * problem, not by the team (design: results do not depend on the team's size). Helpers sleep on a futex between runs. One run at a time; only the owner calls dt_team_run. */
 #ifndef DT_BASE_TEAM_H
 #define DT_BASE_TEAM_H
 
