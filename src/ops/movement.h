@@ -48,10 +48,10 @@ typedef struct dt_index_attr { /* index_select, index_add â€¦, gather, scatter â
 } dt_index_attr;
 typedef struct dt_index_put_attr { /* index, index_put and their gradients: by tensors */
     bool accumulate;
-    int64_t first, n_lead;  /* result: where the indices' dims stand, after n_lead dims of the input */
-    int64_t n_idx_dims;     /* of the broadcast indices */
-    dt_ints shape;          /* the broadcast shape of the indices */
-    dt_ints sizes;          /* index_backward */
+    int64_t n_lead;   /* the result: this many un-indexed dims, the indices' dims, the other un-indexed dims */
+    int64_t n_result; /* rank of the result */
+    dt_ints shape;    /* the indices' broadcast shape */
+    dt_ints sizes;    /* _index_backward: of the whole */
 } dt_index_put_attr;
 
 /* The part of `base` that the attributes name: strides of out, and its first element; shape too. Pure. */

@@ -1,0 +1,128 @@
+/* Kernels whose result follows the values of a mask or a count: one pass in row-major order on one thread. */
+#include <string.h>
+
+#include "backend/cpu/copy.h"
+#include "ops/op.h"
+
+static bool is_nonzero(dt_dtype t, const void *p) {
+    switch (dt_dtype_size(t)) {
+    case 1: return *(const uint8_t *)p != 0;
+    case 2: return dt_dtype_is_float(t) ? (uint16_t)(*(const uint16_t *)p << 1) != 0 : *(const uint16_t *)p != 0;
+    case 4: return dt_dtype_is_float(t) ? *(const uint32_t *)p << 1 != 0 : *(const uint32_t *)p != 0;
+    default: return dt_dtype_is_float(t) ? *(const uint64_t *)p << 1 != 0 : *(const uint64_t *)p != 0;
+    }
+}
+
+/* Walks a strided view in row-major order: coordinates and offset. */
+typedef struct walk {
+    const dt_view *v;
+    int64_t coord[DT_MAX_DIM], offset;
+} walk;
+static void walk_next(walk *w) {
+    for (int d = w->v->ndim - 1; d >= 0; d--) {
+        w->offset += w->v->stride[d];
+        if (++w->coord[d] < w->v->shape[d]) return;
+        w->offset -= w->coord[d] * w->v->stride[d];
+        w->coord[d] = 0;
+    }
+}
+
+DT_CPU_KERNEL(nonzero_count);
+dt_status dt_cpu_nonzero_count(const dt_kctx *c) {
+    const dt_view *v = &c->in[0];
+    int64_t n = dt_view_numel(v), count = 0;
+    size_t elem = dt_dtype_size(v->dtype);
+    walk w = {.v = v};
+    for (int64_t i = 0; i < n; i++, walk_next(&w)) count += is_nonzero(v->dtype, (const char *)v->data + w.offset * (int64_t)elem);
+    *(int64_t *)c->out[0].data = count;
+    return DT_OK;
+}
+DT_CPU_KERNEL(nonzero);
+dt_status dt_cpu_nonzero(const dt_kctx *c) {
+    const dt_view *v = &c->in[0];
+    int64_t n = dt_view_numel(v), room = c->out[0].shape[0], *out = c->out[0].data;
+    size_t elem = dt_dtype_size(v->dtype);
+    walk w = {.v = v};
+    for (int64_t i = 0; i < n && room; i++, walk_next(&w)) {
+        if (!is_nonzero(v->dtype, (const char *)v->data + w.offset * (int64_t)elem)) continue;
+        for (int d = 0; d < v->ndim; d++) *out++ = w.coord[d];
+        room--;
+    }
+    return room ? dt_fail(DT_E_INTERNAL, "nonzero: the values changed after they were counted") : DT_OK;
+}
+
+DT_CPU_KERNEL(masked_scatter);
+dt_status dt_cpu_masked_scatter(const dt_kctx *c) {
+    const uint8_t *mask = c->in[1].data;
+    size_t elem = dt_dtype_size(c->out[0].dtype);
+    int64_t n = dt_view_numel(&c->out[0]), have = dt_view_numel(&c->in[2]), k = 0;
+    const char *src = c->in[2].data;
+    dt_cpu_copy_view(&c->out[0], &c->in[0], c->team);
+    for (int64_t i = 0; i < n; i++) {
+        if (!mask[i]) continue;
+        if (k == have) return dt_fail(DT_E_SHAPE, "masked_scatter: Number of elements of source < number of ones in mask: source has %lld", (long long)have);
+        memcpy((char *)c->out[0].data + (size_t)i * elem, src + (size_t)k++ * elem, elem);
+    }
+    return DT_OK;
+}
+DT_CPU_KERNEL(masked_scatter_backward);
+dt_status dt_cpu_masked_scatter_backward(const dt_kctx *c) {
+    const uint8_t *mask = c->in[1].data;
+    size_t elem = dt_dtype_size(c->out[0].dtype);
+    int64_t n = dt_view_numel(&c->in[0]), room = dt_view_numel(&c->out[0]), k = 0;
+    dt_cpu_zero_view(&c->out[0], c->team);
+    for (int64_t i = 0; i < n && k < room; i++)
+        if (mask[i]) memcpy((char *)c->out[0].data + (size_t)k++ * elem, (const char *)c->in[0].data + (size_t)i * elem, elem);
+    return DT_OK;
+}
+
+DT_CPU_KERNEL(one_hot);
+dt_status dt_cpu_one_hot(const dt_kctx *c) {
+    const int64_t *x = c->in[0].data;
+    int64_t *out = c->out[0].data, n = dt_view_numel(&c->in[0]), classes = c->out[0].shape[c->out[0].ndim - 1];
+    dt_cpu_zero_view(&c->out[0], c->team);
+    for (int64_t i = 0; i < n; i++) {
+        if (x[i] < 0 || x[i] >= classes)
+            return dt_fail(DT_E_SHAPE, x[i] < 0 ? "Class values must be non-negative: one_hot got %lld for %lld classes"
+                                                : "Class values must be smaller than num_classes.: one_hot got %lld for %lld classes",
+                           (long long)x[i], (long long)classes);
+        out[i * classes + x[i]] = 1;
+    }
+    return DT_OK;
+}
+DT_CPU_KERNEL(index_limit);
+dt_status dt_cpu_index_limit(const dt_kctx *c) {
+    const int64_t *x = c->in[0].data;
+    int64_t n = dt_view_numel(&c->in[0]), top = 0;
+    for (int64_t i = 0; i < n; i++) {
+        if (x[i] < 0) return dt_fail(DT_E_SHAPE, "Class values must be non-negative: one_hot got %lld", (long long)x[i]);
+        if (x[i] >= top) top = x[i] + 1;
+    }
+    *(int64_t *)c->out[0].data = top;
+    return DT_OK;
+}
+
+DT_CPU_KERNEL(repeat_total);
+dt_status dt_cpu_repeat_total(const dt_kctx *c) {
+    const int64_t *x = c->in[0].data;
+    int64_t n = dt_view_numel(&c->in[0]), sum = 0;
+    for (int64_t i = 0; i < n; i++) {
+        if (x[i] < 0) return dt_fail(DT_E_SHAPE, "repeats can not be negative: got %lld at %lld", (long long)x[i], (long long)i);
+        sum += x[i];
+    }
+    *(int64_t *)c->out[0].data = sum;
+    return DT_OK;
+}
+DT_CPU_KERNEL(repeat_indices);
+dt_status dt_cpu_repeat_indices(const dt_kctx *c) {
+    const int64_t *x = c->in[0].data;
+    int64_t n = dt_view_numel(&c->in[0]), room = c->out[0].shape[0], *out = c->out[0].data;
+    for (int64_t i = 0; i < n; i++) {
+        if (x[i] < 0) return dt_fail(DT_E_SHAPE, "repeats can not be negative: got %lld at %lld", (long long)x[i], (long long)i);
+        if (x[i] > room) return dt_fail(DT_E_SHAPE, "repeat_interleave: allocated size does not match required size: repeats sum to more than output_size %lld",
+                                        (long long)c->out[0].shape[0]);
+        for (int64_t k = 0; k < x[i]; k++) *out++ = i;
+        room -= x[i];
+    }
+    return room ? dt_fail(DT_E_SHAPE, "repeat_interleave: allocated size does not match required size: repeats sum to %lld less than output_size", (long long)room) : DT_OK;
+}
