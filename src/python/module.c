@@ -1,7 +1,99 @@
-/* The extension module dtorch._C. */
-#define PY_SSIZE_T_CLEAN
-#include <Python.h>
+/* The extension module dtorch._C: assembles what the other files provide; exceptions; start and stop of the engine.
+ *
+ * The engine starts with the first call that needs it and is stopped by an atexit function with the GIL released, so callbacks that wait
+ * for the GIL can finish and no thread of ours is left when the interpreter goes. */
+#include "python/py.h"
 
-static struct PyModuleDef module = {PyModuleDef_HEAD_INIT, .m_name = "dtorch._C", .m_size = -1};
+PyObject *dt_py_module;
+static PyObject *exceptions[DT_STATUS_COUNT];
+
+void *dt_py_raise(dt_status s) {
+    if (PyErr_Occurred()) return NULL; /* a callback's own exception says more */
+    PyErr_SetString(exceptions[s] ? exceptions[s] : PyExc_RuntimeError, dt_error_message());
+    return NULL;
+}
+
+int dt_py_raise_int(dt_status s) {
+    dt_py_raise(s);
+    return -1;
+}
+
+PyObject *dt_py_lazy(PyObject **slot, const char *module, const char *name) {
+    if (*slot) return *slot;
+    PyObject *m = PyImport_ImportModule(module);
+    if (!m) return NULL;
+    *slot = PyObject_GetAttrString(m, name);
+    Py_DECREF(m);
+    return *slot;
+}
+
+/* Our own classes, made once; builtin ones by name. */
+static int make_exceptions(PyObject *m) {
+    static const struct {
+        const char *name, *doc;
+    } own[] = {
+        {"PlacementError", "A mesh or a placement is not legal for the operation."},
+        {"OutOfMemoryError", "A device, or the host, has no memory left; the text lists the largest live tensors."},
+        {"LinAlgError", "A matrix is singular, or an iteration does not converge."},
+    };
+    for (size_t i = 0; i < sizeof own / sizeof *own; i++) {
+        char full[64];
+        snprintf(full, sizeof full, "dtorch.%s", own[i].name);
+        PyObject *e = PyErr_NewExceptionWithDoc(full, own[i].doc, PyExc_RuntimeError, NULL);
+        if (!e || PyModule_AddObjectRef(m, own[i].name, e) < 0) return -1;
+        for (int s = 1; s < DT_STATUS_COUNT; s++)
+            if (!strcmp(dt_status_exception((dt_status)s), own[i].name)) exceptions[s] = Py_NewRef(e);
+        Py_DECREF(e);
+    }
+    PyObject *builtins = PyEval_GetBuiltins();
+    for (int s = 1; s < DT_STATUS_COUNT; s++)
+        if (!exceptions[s]) {
+            PyObject *e = PyDict_GetItemString(builtins, dt_status_exception((dt_status)s));
+            exceptions[s] = Py_NewRef(e ? e : PyExc_RuntimeError);
+        }
+    return 0;
+}
+
+static PyObject *engine_stop(PyObject *self, PyObject *none) {
+    if (dt_engine_is_forked()) Py_RETURN_NONE; /* the threads are the parent's */
+    Py_BEGIN_ALLOW_THREADS
+    dt_engine_stop();
+    Py_END_ALLOW_THREADS
+    Py_RETURN_NONE;
+}
+
+static PyMethodDef stop_def = {"_engine_stop", engine_stop, METH_NOARGS, "Finish or abandon all work and join every thread."};
+
+static int register_stop(PyObject *m) {
+    PyObject *f = PyCFunction_New(&stop_def, NULL), *atexit = PyImport_ImportModule("atexit");
+    PyObject *r = f && atexit ? PyObject_CallMethod(atexit, "register", "O", f) : NULL;
+    int bad = !r || PyModule_AddObjectRef(m, "_engine_stop", f) < 0;
+    Py_XDECREF(f);
+    Py_XDECREF(atexit);
+    Py_XDECREF(r);
+    return bad ? -1 : 0;
+}
+
+static void warn(const char *text) {
+    if (PyErr_WarnEx(PyExc_UserWarning, text, 1) < 0) PyErr_WriteUnraisable(NULL);
+}
+
+static struct PyModuleDef module_def = {PyModuleDef_HEAD_INIT, .m_name = "dtorch._C", .m_size = -1};
+
 PyMODINIT_FUNC PyInit__C(void);
-PyMODINIT_FUNC PyInit__C(void) { return PyModule_Create(&module); }
+PyMODINIT_FUNC PyInit__C(void) {
+    PyObject *m = PyModule_Create(&module_def);
+    if (!m) return NULL;
+    dt_py_module = m;
+    static int (*const init[])(PyObject *) = {
+        make_exceptions, dt_py_site_init,      dt_py_dtype_init,  dt_py_mesh_init,     dt_py_tensor_init, dt_py_data_init, dt_py_dlpack_init,
+        dt_py_future_init, dt_py_mode_init, dt_py_generator_init, dt_py_autograd_init, dt_py_ops_init,    register_stop,
+    };
+    for (size_t i = 0; i < sizeof init / sizeof *init; i++)
+        if (init[i](m) < 0) {
+            Py_DECREF(m);
+            return NULL;
+        }
+    dt_mode_warn_fn(warn);
+    return m;
+}

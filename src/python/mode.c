@@ -1,0 +1,219 @@
+/* Modes and services of the whole program: grad mode, default dtype and placement, policy, threads, statistics. The context managers that
+ * people use are in python/dtorch/_modes.py; these are the switches. */
+#include "python/py.h"
+
+/* ---- where factories put their results ---- */
+enum { SPEC_DEPTH = 64 };
+static _Thread_local const dt_spec *spec_stack[SPEC_DEPTH];
+static _Thread_local int spec_depth;
+
+int dt_py_spec_push(const dt_spec *spec) {
+    if (spec_depth == SPEC_DEPTH) {
+        PyErr_Format(PyExc_RuntimeError, "more than %d nested 'with mesh' or 'with device' blocks", SPEC_DEPTH);
+        return -1;
+    }
+    spec_stack[spec_depth++] = dt_mode_spec();
+    dt_mode_spec_set(spec);
+    return 0;
+}
+void dt_py_spec_pop(void) {
+    if (spec_depth) dt_mode_spec_set(spec_stack[--spec_depth]);
+}
+static PyObject *default_device(PyObject *m, PyObject *none) {
+    const dt_spec *s = dt_mode_spec();
+    return dt_py_device(s ? s->mesh->dev[0] : 0, s && s->mesh->dev[0]);
+}
+static PyObject *default_mesh(PyObject *m, PyObject *none) {
+    const dt_spec *s = dt_mode_spec();
+    if (!s || !s->mesh->ndim) Py_RETURN_NONE;
+    return dt_py_mesh(s->mesh);
+}
+static PyObject *set_default_device(PyObject *m, PyObject *o) {
+    const dt_spec *spec = NULL;
+    if (dt_py_is_mesh(o)) {
+        if (dt_py_spec(o, NULL, 0, &spec) < 0) return NULL;
+    } else if (o != Py_None) {
+        dt_device d;
+        int r = dt_py_device_parse(o, &d);
+        if (r == 0) return PyErr_Format(PyExc_TypeError, "set_default_device(): expected a device, a DeviceMesh or None, not %s", dt_py_type_name(o));
+        if (r < 0 || dt_py_spec_of_device(d, &spec) < 0) return NULL;
+    }
+    dt_mode_spec_set(spec);
+    Py_RETURN_NONE;
+}
+
+/* ---- switches ---- */
+static int flag(PyObject *o, const char *fn) {
+    if (PyBool_Check(o)) return o == Py_True;
+    PyErr_Format(PyExc_TypeError, "%s(): argument must be bool, not %s", fn, dt_py_type_name(o));
+    return -1;
+}
+static PyObject *is_grad_enabled(PyObject *m, PyObject *none) { return PyBool_FromLong(dt_mode_grad()); }
+static PyObject *grad_set(PyObject *m, PyObject *o) {
+    int on = flag(o, "set_grad_enabled");
+    return on < 0 ? NULL : PyBool_FromLong(dt_mode_grad_set(on));
+}
+static PyObject *is_inference(PyObject *m, PyObject *none) { return PyBool_FromLong(dt_mode_inference()); }
+static PyObject *inference_set(PyObject *m, PyObject *o) {
+    int on = flag(o, "inference_mode");
+    return on < 0 ? NULL : PyBool_FromLong(dt_mode_inference_set(on));
+}
+static PyObject *get_default_dtype(PyObject *m, PyObject *none) { return dt_py_dtype(dt_default_dtype()); }
+static PyObject *set_default_dtype(PyObject *m, PyObject *o) {
+    dt_dtype t;
+    if (Py_TYPE(o) != &dt_py_dtype_type || !dt_py_dtype_parse(o, &t) || !dt_dtype_is_float(t))
+        return PyErr_Format(PyExc_TypeError, "set_default_dtype(): only floating-point dtypes are legal, got %R", o);
+    dt_default_dtype_set(t);
+    Py_RETURN_NONE;
+}
+static const char *const policies[] = {"auto", "warn", "error"};
+static PyObject *policy_get(PyObject *m, PyObject *none) { return PyUnicode_FromString(policies[dt_mode_policy()]); }
+static PyObject *policy_set(PyObject *m, PyObject *o) {
+    const char *s = PyUnicode_Check(o) ? PyUnicode_AsUTF8(o) : NULL;
+    for (int i = 0; s && i < 3; i++)
+        if (!strcmp(s, policies[i])) {
+            dt_mode_policy_set((dt_policy)i);
+            Py_RETURN_NONE;
+        }
+    return PyErr_Format(PyExc_ValueError, "redistribute_policy(): %R is not legal: 'auto', 'warn' and 'error' are", o);
+}
+static PyObject *set_num_threads(PyObject *m, PyObject *o) {
+    long n = PyLong_AsLong(o);
+    if (n == -1 && PyErr_Occurred()) return NULL;
+    if (n < 1 || n > 4096) return PyErr_Format(PyExc_RuntimeError, "set_num_threads expects a positive integer, got %ld", n);
+    dt_engine_threads_set((int)n);
+    Py_RETURN_NONE;
+}
+static PyObject *get_num_threads(PyObject *m, PyObject *none) { return PyLong_FromLong(dt_engine_threads()); }
+
+/* ---- types ---- */
+static int two_dtypes(PyObject *args, dt_dtype *a, dt_dtype *b) {
+    PyObject *x, *y;
+    if (!PyArg_ParseTuple(args, "OO", &x, &y)) return -1;
+    if (dt_py_dtype_parse(x, a) && dt_py_dtype_parse(y, b)) return 0;
+    PyErr_Format(PyExc_TypeError, "expected two dtypes, got %s and %s", dt_py_type_name(x), dt_py_type_name(y));
+    return -1;
+}
+static PyObject *promote_types(PyObject *m, PyObject *args) {
+    dt_dtype a, b;
+    return two_dtypes(args, &a, &b) < 0 ? NULL : dt_py_dtype(dt_dtype_promote(a, b));
+}
+static PyObject *can_cast(PyObject *m, PyObject *args) {
+    dt_dtype a, b;
+    if (two_dtypes(args, &a, &b) < 0) return NULL;
+    bool no = dt_dtype_categories[a] > dt_dtype_categories[b] || (dt_dtype_is_int(a) && a != DT_uint8 && b == DT_uint8);
+    return PyBool_FromLong(!no);
+}
+static dt_dtype category_of(PyObject *o, int *priority) {
+    *priority = 0;
+    if (dt_py_is_tensor(o)) {
+        const dt_meta *t = dt_tensor_meta(dt_py_tensor_of(o));
+        *priority = t->ndim ? 2 : 1;
+        return (dt_dtype)t->dtype;
+    }
+    if (PyFloat_Check(o)) return dt_default_dtype();
+    if (PyBool_Check(o)) return DT_bool;
+    return PyLong_Check(o) ? DT_int64 : DT_DTYPE_NONE;
+}
+/* The type of an operation on two operands: a higher priority wins unless the other's category is higher. */
+static PyObject *result_type(PyObject *m, PyObject *args) {
+    PyObject *x, *y;
+    int p, q;
+    if (!PyArg_ParseTuple(args, "OO:result_type", &x, &y)) return NULL;
+    dt_dtype a = category_of(x, &p), b = category_of(y, &q);
+    if (a == DT_DTYPE_NONE || b == DT_DTYPE_NONE) return PyErr_Format(PyExc_TypeError, "result_type(): expected tensors or numbers");
+    if (p == q) return dt_py_dtype(dt_dtype_promote(a, b));
+    dt_dtype high = p > q ? a : b, low = p > q ? b : a;
+    bool high_wins = dt_dtype_categories[high] >= dt_dtype_categories[low];
+    return dt_py_dtype(high_wins ? high : low);
+}
+
+/* ---- memory, communication, statistics ---- */
+static int device_arg(PyObject *o, dt_device *d) {
+    *d = 0;
+    if (!o || o == Py_None) return 0;
+    int r = dt_py_device_parse(o, d);
+    if (r == 0) PyErr_Format(PyExc_TypeError, "expected a device such as 'cpu:1', got %s", dt_py_type_name(o));
+    return r > 0 ? 0 : -1;
+}
+static PyObject *memory_stats(PyObject *m, PyObject *args) {
+    PyObject *o = NULL;
+    dt_device d;
+    dt_memory_stats s = {0};
+    dt_future *f;
+    if (!PyArg_ParseTuple(args, "|O:memory_stats", &o) || device_arg(o, &d) < 0) return NULL;
+    DT_PY_CHECK(dt_memory_stats_async(d, &s, &f));
+    int r = dt_py_wait(f);
+    dt_future_unref(f);
+    if (r < 0) return NULL;
+    return Py_BuildValue("{s:L,s:L,s:L,s:L,s:L,s:L,s:L}", "allocated", (long long)s.allocated, "allocated_peak", (long long)s.allocated_peak, "reserved",
+                         (long long)s.reserved, "reserved_peak", (long long)s.reserved_peak, "limit", (long long)s.limit, "n_alloc", (long long)s.n_alloc,
+                         "n_oom", (long long)s.n_oom);
+}
+static PyObject *set_memory_limit(PyObject *m, PyObject *args) {
+    PyObject *o, *bytes;
+    dt_device d;
+    if (!PyArg_ParseTuple(args, "OO:set_memory_limit", &o, &bytes) || device_arg(o, &d) < 0) return NULL;
+    long long n = bytes == Py_None ? 0 : PyLong_AsLongLong(bytes);
+    if (n == -1 && PyErr_Occurred()) return NULL;
+    if (n < 0) return PyErr_Format(PyExc_ValueError, "set_memory_limit(): bytes must be None or at least 0, got %lld", n);
+    DT_PY_CHECK(dt_memory_limit_set(d, n));
+    Py_RETURN_NONE;
+}
+static PyObject *comm_entries(PyObject *m, PyObject *none) {
+    size_t n = dt_comm_report(NULL, 0);
+    dt_comm_entry *e = PyMem_Calloc(n + 1, sizeof *e);
+    if (!e) return PyErr_NoMemory();
+    size_t got = dt_comm_report(e, n);
+    if (got > n) got = n;
+    PyObject *list = PyList_New(0);
+    for (size_t i = 0; list && i < got; i++) {
+        const char *file = "", *func = "";
+        int line = 0;
+        dt_site_get(e[i].site, &file, &line, &func);
+        PyObject *d = Py_BuildValue("{s:s,s:s,s:K,s:K,s:s,s:i,s:s}", "kind", e[i].kind, "mesh_dim", e[i].mesh_dim, "count", (unsigned long long)e[i].count, "bytes",
+                                    (unsigned long long)e[i].bytes, "file", file ? file : "", "line", line, "function", func ? func : "");
+        if (!d || PyList_Append(list, d) < 0) Py_CLEAR(list);
+        Py_XDECREF(d);
+    }
+    PyMem_Free(e);
+    return list;
+}
+static PyObject *comm_reset(PyObject *m, PyObject *none) {
+    dt_comm_report_reset();
+    Py_RETURN_NONE;
+}
+static PyObject *engine_stats(PyObject *m, PyObject *none) {
+    dt_engine_stats s;
+    dt_engine_stats_get(&s);
+    return Py_BuildValue("{s:K,s:K,s:K,s:K,s:K,s:K,s:K,s:n}", "nodes", s.nodes, "plans_built", s.plans_built, "plan_hits", s.plan_hits, "plans_cached",
+                         s.plans_cached, "programs_run", s.programs_run, "nodes_dead", s.nodes_dead, "calls_lowered", s.calls_lowered, "calls_interned",
+                         (Py_ssize_t)dt_calls_count());
+}
+
+static PyMethodDef functions[] = {
+    {"is_grad_enabled", is_grad_enabled, METH_NOARGS, "Are calls recorded for backward (in this thread)?"},
+    {"_grad_set", grad_set, METH_O, "Returns the previous value."},
+    {"is_inference_mode_enabled", is_inference, METH_NOARGS, "Is inference mode on (in this thread)?"},
+    {"_inference_set", inference_set, METH_O, "Returns the previous value."},
+    {"get_default_dtype", get_default_dtype, METH_NOARGS, "The dtype of float factories and numbers: float32 unless changed."},
+    {"set_default_dtype", set_default_dtype, METH_O, "Change the dtype of float factories and numbers."},
+    {"get_default_device", default_device, METH_NOARGS, "The device where factories put their results."},
+    {"set_default_device", set_default_device, METH_O, "Change where factories put their results: a device, a DeviceMesh (replicated), None for the CPU."},
+    {"_default_mesh", default_mesh, METH_NOARGS, NULL},
+    {"_policy", policy_get, METH_NOARGS, NULL},
+    {"_policy_set", policy_set, METH_O, NULL},
+    {"set_num_threads", set_num_threads, METH_O, "How many threads the CPU devices share."},
+    {"get_num_threads", get_num_threads, METH_NOARGS, "How many threads the CPU devices share."},
+    {"promote_types", promote_types, METH_VARARGS, "promote_types(type1, type2): the smallest dtype that holds both."},
+    {"can_cast", can_cast, METH_VARARGS, "can_cast(from, to): does in-place arithmetic allow this conversion?"},
+    {"result_type", result_type, METH_VARARGS, "result_type(a, b): the dtype of an operation on two tensors or numbers."},
+    {"memory_stats", memory_stats, METH_VARARGS, "memory_stats(device=None): bytes allocated and reserved, their peaks, the limit. Waits for work submitted so far."},
+    {"set_memory_limit", set_memory_limit, METH_VARARGS, "set_memory_limit(device, bytes): what the device may hold; None: no limit."},
+    {"_comm_entries", comm_entries, METH_NOARGS, NULL},
+    {"_comm_reset", comm_reset, METH_NOARGS, NULL},
+    {"_engine_stats", engine_stats, METH_NOARGS, "Counters of the engine: nodes, plans built and found, programs run, interned calls."},
+    {0},
+};
+
+int dt_py_mode_init(PyObject *m) { return PyModule_AddFunctions(m, functions); }
