@@ -151,6 +151,8 @@ void dt_saved_free(dt_saved *s);
 const char *dt_grad_node_name(const dt_grad_node *n); /* "MulBackward" */
 int dt_grad_node_inputs(const dt_grad_node *n);
 dt_grad_node *dt_grad_node_input(const dt_grad_node *n, int i, uint32_t *out_nr);
+dt_grad_node *dt_grad_node_hold(dt_grad_node *n); /* one more reference; n */
+void dt_grad_node_release(dt_grad_node *n);
 
 /* ---- random state: counter based, ops/random.h ---- */
 typedef struct dt_gen_state {

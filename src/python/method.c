@@ -421,6 +421,7 @@ PyMethodDef dt_py_tensor_methods[] = {
 };
 
 PyGetSetDef dt_py_tensor_getset[] = {
+    {"__dict__", dt_py_tensor_dict, PyObject_GenericSetDict, NULL, NULL},
     {"shape", get_shape, NULL, "The sizes of the dimensions.", NULL},
     {"ndim", get_ndim, NULL, "The number of dimensions.", NULL},
     {"dtype", get_dtype, NULL, "The element type.", NULL},

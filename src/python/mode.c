@@ -3,7 +3,7 @@
 #include "python/py.h"
 
 /* ---- where factories put their results ---- */
-enum { SPEC_DEPTH = 64 };
+enum { SPEC_DEPTH = 16 };
 static _Thread_local const dt_spec *spec_stack[SPEC_DEPTH];
 static _Thread_local int spec_depth;
 
@@ -136,14 +136,42 @@ static int device_arg(PyObject *o, dt_device *d) {
     if (r == 0) PyErr_Format(PyExc_TypeError, "expected a device such as 'cpu:1', got %s", dt_py_type_name(o));
     return r > 0 ? 0 : -1;
 }
+/* Ask the controller; the answer lies in the future's buffer, which outlives an interrupted wait. */
+static dt_status stats_request(dt_device d, dt_future **out) {
+    dt_hostbuf *b;
+    dt_future *f;
+    DT_TRY(dt_engine_start());
+    DT_TRY(dt_hostbuf_new(sizeof(dt_memory_stats), &b));
+    memset(b->data, 0, sizeof(dt_memory_stats));
+    DT_TRY(dt_future_new(b, NULL, &f));
+    dt_future_ref(f);
+    uint64_t *w = dt_ring_reserve(dt_engine_ring(), 4);
+    w[0] = DT_REC_HEADER(DT_REC_STATS, 0, 0);
+    w[1] = d;
+    w[2] = (uint64_t)(uintptr_t)b->data;
+    w[3] = (uint64_t)(uintptr_t)f;
+    dt_ring_publish(dt_engine_ring());
+    dt_engine_flush();
+    *out = f;
+    return DT_OK;
+}
+static dt_status limit_request(dt_device d, int64_t bytes) {
+    DT_TRY(dt_engine_start());
+    uint64_t *w = dt_ring_reserve(dt_engine_ring(), 3);
+    w[0] = DT_REC_HEADER(DT_REC_LIMIT, 0, 0);
+    w[1] = d;
+    w[2] = (uint64_t)bytes;
+    dt_ring_publish(dt_engine_ring());
+    return DT_OK;
+}
 static PyObject *memory_stats(PyObject *m, PyObject *args) {
     PyObject *o = NULL;
     dt_device d;
-    dt_memory_stats s = {0};
     dt_future *f;
     if (!PyArg_ParseTuple(args, "|O:memory_stats", &o) || device_arg(o, &d) < 0) return NULL;
-    DT_PY_CHECK(dt_memory_stats_async(d, &s, &f));
+    DT_PY_CHECK(stats_request(d, &f));
     int r = dt_py_wait(f);
+    dt_memory_stats s = *(dt_memory_stats *)f->buf->data;
     dt_future_unref(f);
     if (r < 0) return NULL;
     return Py_BuildValue("{s:L,s:L,s:L,s:L,s:L,s:L,s:L}", "allocated", (long long)s.allocated, "allocated_peak", (long long)s.allocated_peak, "reserved",
@@ -157,7 +185,7 @@ static PyObject *set_memory_limit(PyObject *m, PyObject *args) {
     long long n = bytes == Py_None ? 0 : PyLong_AsLongLong(bytes);
     if (n == -1 && PyErr_Occurred()) return NULL;
     if (n < 0) return PyErr_Format(PyExc_ValueError, "set_memory_limit(): bytes must be None or at least 0, got %lld", n);
-    DT_PY_CHECK(dt_memory_limit_set(d, n));
+    DT_PY_CHECK(limit_request(d, n));
     Py_RETURN_NONE;
 }
 static PyObject *comm_entries(PyObject *m, PyObject *none) {

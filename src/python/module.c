@@ -57,7 +57,7 @@ static int make_exceptions(PyObject *m) {
 static PyObject *engine_stop(PyObject *self, PyObject *none) {
     if (dt_engine_is_forked()) Py_RETURN_NONE; /* the threads are the parent's */
     Py_BEGIN_ALLOW_THREADS
-    dt_engine_stop();
+    dt_client_stop();
     Py_END_ALLOW_THREADS
     Py_RETURN_NONE;
 }

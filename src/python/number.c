@@ -18,24 +18,39 @@ static const char *const op_names[] = {
 #undef X
 };
 static struct {
-    const dt_op *op;
+    const dt_op *op, *reverse; /* tensor first; number first: an overload, or the same operator with the operands swapped */
     int n_params;
+    bool swap;
 } ops[OP_COUNT];
 
-static bool find(int k) {
-    if (ops[k].op) return true;
-    char first[64];
-    const dt_op *op = dt_op_find(op_names[k]);
-    for (int i = 0; !op && i < 2; i++) { /* an overload: "pow.Tensor" */
-        snprintf(first, sizeof first, "%s.%s", op_names[k], i ? "tensor" : "Tensor");
-        op = dt_op_find(first);
+/* The first overload of a name whose first parameter is of that kind. */
+static const dt_op *overload(const char *base, int kind) {
+    for (int i = 0; i < dt_ops_count(); i++) {
+        const dt_op_info *info = dt_op_get_info(dt_ops_at(i));
+        if (!strcmp(info->base, base) && info->n_params >= 1 && info->param[0].kind == kind) return dt_ops_at(i);
     }
+    return NULL;
+}
+
+static bool find(int k) {
+    if (DT_LIKELY(ops[k].op != NULL)) return true;
+    const char *name = op_names[k];
+    const dt_op *value_first = overload(name, DT_PK_VALUE), *op = overload(name, DT_PK_TENSOR);
+    if (!op) op = value_first;
     if (!op) {
-        PyErr_Format(PyExc_NotImplementedError, "this needs the operator '%s', which is not available", op_names[k]);
+        PyErr_Format(PyExc_NotImplementedError, "this needs the operator '%s', which is not available", name);
         return false;
     }
-    ops[k].op = op;
+    ops[k].reverse = value_first;
+    if (!value_first && k == OP_sub) {
+        ops[k].reverse = overload("rsub", DT_PK_TENSOR);
+        ops[k].swap = true;
+    } else if (!value_first && (k == OP_add || k == OP_mul || k == OP_bitwise_and || k == OP_bitwise_or || k == OP_bitwise_xor)) {
+        ops[k].reverse = op;
+        ops[k].swap = true;
+    }
     ops[k].n_params = dt_op_get_info(op)->n_params;
+    ops[k].op = op;
     return true;
 }
 
@@ -53,25 +68,41 @@ static inline int operand(PyObject *o, dt_arg *a, PyObject **made) {
     return 1;
 }
 
+static PyObject *invoke2(const dt_op *op, const dt_args *args) {
+    dt_tensor *out[1];
+    int n = 0;
+    dt_py_site();
+    DT_PY_CHECK(dt_invoke(op, args, 1, out, &n));
+    return dt_py_wrap(out[0]);
+}
+
+/* A number on the left. */
+static PyObject *call2_reverse(int k, dt_args *args) {
+    if (!ops[k].reverse) { /* the number as a 0-dim tensor would take part in type promotion as a tensor: wrong, so say no */
+        return PyErr_Format(PyExc_TypeError, "unsupported operand types: a number on the left of '%s'", op_names[k]);
+    }
+    if (ops[k].swap) {
+        dt_arg x = args->a[0];
+        args->a[0] = args->a[1];
+        args->a[1] = x;
+    }
+    return invoke2(ops[k].reverse, args);
+}
+
 static PyObject *call2(int k, PyObject *x, PyObject *y) {
     if (DT_UNLIKELY(!find(k))) return NULL;
     dt_args args;
-    memset(args.a, 0, sizeof *args.a * (size_t)ops[k].n_params);
+    memset(args.a, 0, sizeof *args.a * (size_t)(ops[k].n_params + 1));
     args.spec = NULL;
     args.generator = NULL;
     PyObject *made = NULL, *made2 = NULL;
     int r = operand(x, &args.a[0], &made);
     if (r > 0) r = operand(y, &args.a[1], &made2);
     PyObject *result = NULL;
-    if (r > 0) {
-        dt_tensor *out[1];
-        int n = 0;
-        dt_py_site();
-        dt_status s = dt_invoke(ops[k].op, &args, 1, out, &n);
-        result = s ? dt_py_raise(s) : dt_py_wrap(out[0]);
-    } else if (r == 0) {
+    if (r > 0)
+        result = DT_LIKELY(args.a[0].kind == DT_ARG_TENSOR) ? invoke2(ops[k].op, &args) : call2_reverse(k, &args);
+    else if (r == 0)
         result = Py_NewRef(Py_NotImplemented);
-    }
     Py_XDECREF(made);
     Py_XDECREF(made2);
     return result;

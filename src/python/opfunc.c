@@ -183,7 +183,7 @@ dt_tensor *dt_py_cast(dt_tensor *t, dt_dtype dtype) {
     dt_py_args_init(&a);
     a.a[0] = DT_PY_ARG_T(t);
     a.a[1] = DT_PY_ARG_D(dtype);
-    return dt_py_call("cast", &a);
+    return dt_py_call("to_dtype", &a);
 }
 
 dt_tensor *dt_py_redistribute(dt_tensor *t, const dt_spec *spec) {

@@ -45,6 +45,7 @@ static inline dt_tensor *dt_py_tensor_of(PyObject *o) { return ((py_tensor *)o)-
 PyObject *dt_py_wrap(dt_tensor *t);                          /* takes the reference; NULL passes as NULL */
 PyObject *dt_py_wrap_as(PyTypeObject *type, dt_tensor *t);   /* an instance of a subclass; t must have no object yet */
 int dt_py_tensor_init(PyObject *module);
+PyObject *dt_py_tensor_dict(PyObject *self, void *x);
 extern PyMethodDef dt_py_tensor_methods[];                   /* method.c */
 extern PyGetSetDef dt_py_tensor_getset[];
 int dt_py_number_slots(PyType_Slot *slots);                  /* number.c; returns how many were written */

@@ -84,7 +84,7 @@ static int tensor_setattro(PyObject *self, PyObject *name, PyObject *value) {
     track(self);
     return r;
 }
-static PyObject *get_dict(PyObject *self, void *x) {
+PyObject *dt_py_tensor_dict(PyObject *self, void *x) {
     PyObject *d = PyObject_GenericGetDict(self, x);
     track(self);
     return d;
@@ -145,7 +145,6 @@ static PyMemberDef members[] = {
     {"__weaklistoffset__", T_PYSSIZET, offsetof(py_tensor, weak), READONLY, NULL},
     {0},
 };
-static PyGetSetDef dict_getset[] = {{"__dict__", get_dict, PyObject_GenericSetDict, NULL, NULL}, {0}};
 
 static Py_hash_t tensor_hash(PyObject *self) { return (Py_hash_t)((uintptr_t)self >> 4); }
 static Py_ssize_t tensor_len(PyObject *self) {
@@ -193,10 +192,8 @@ int dt_py_tensor_init(PyObject *m) {
     dt_py_tensor_type = (PyTypeObject *)type;
     PyObject *f = PyCFunction_New(&static_methods[0], NULL);
     PyObject *st = f ? PyStaticMethod_New(f) : NULL;
-    PyObject *d = PyDescr_NewGetSet(dt_py_tensor_type, &dict_getset[0]);
-    int bad = !st || !d || PyObject_SetAttrString(type, "_make_subclass", st) < 0 || PyObject_SetAttrString(type, "__dict__", d) < 0;
+    int bad = !st || PyObject_SetAttrString(type, "_make_subclass", st) < 0;
     Py_XDECREF(f);
     Py_XDECREF(st);
-    Py_XDECREF(d);
     return bad || PyModule_AddObjectRef(m, "Tensor", type) < 0 ? -1 : 0;
 }
