@@ -146,6 +146,8 @@ dt_status dt_custom_attach(const dt_custom *c, int n_in, dt_tensor *const *ins, 
 typedef struct dt_saved dt_saved;
 dt_status dt_saved_new(dt_tensor *t, dt_saved **out) DT_WUR;
 dt_status dt_saved_get(dt_saved *s, dt_tensor **out) DT_WUR; /* new reference; E_GRAD if modified in place since */
+/* The same for a result of the function itself, saved before it had a history: with output nr of n as its history. */
+dt_status dt_saved_get_as(dt_saved *s, dt_grad_node *n, uint32_t nr, dt_tensor **out) DT_WUR;
 void dt_saved_free(dt_saved *s);
 /* Graph walking for grad_fn.next_functions and names. */
 const char *dt_grad_node_name(const dt_grad_node *n); /* "MulBackward" */

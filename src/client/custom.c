@@ -75,7 +75,7 @@ dt_status dt_saved_new(dt_tensor *t, dt_saved **out) {
     return DT_OK;
 }
 
-dt_status dt_saved_get(dt_saved *s, dt_tensor **out) {
+static dt_status check_version(const dt_saved *s) {
     if (s->root->version != s->version) {
         DT_STR(text, 240);
         dt_meta_print(s->val->meta, &text);
@@ -83,6 +83,17 @@ dt_status dt_saved_get(dt_saved *s, dt_tensor **out) {
                        "one of the variables needed for gradient computation has been modified by an inplace operation: [%s] is at version %u; expected version %u instead.",
                        text.buf, s->root->version, s->version);
     }
+    return DT_OK;
+}
+
+dt_status dt_saved_get_as(dt_saved *s, dt_grad_node *n, uint32_t nr, dt_tensor **out) {
+    DT_TRY(check_version(s));
+    *out = dt_tensor_over(s->val, n, nr);
+    return *out ? DT_OK : DT_E_NOMEM;
+}
+
+dt_status dt_saved_get(dt_saved *s, dt_tensor **out) {
+    DT_TRY(check_version(s));
     if (s->edge.kind == DT_EDGE_NODE && s->edge.node->kind == DT_NODE_LEAF) { /* the leaf itself */
         *out = dt_tensor_ref(s->edge.node->leaf);
         return DT_OK;

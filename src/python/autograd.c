@@ -198,9 +198,10 @@ static PyObject *backward(PyObject *m, PyObject *args) {
 }
 
 /* ---- custom functions ----
- * The context (a Python object) has _run_backward(gradients) → tuple of a Tensor or None per input; see autograd/function.py. */
+ * The context (a Python object) has _run_backward(gradients, node) → tuple of a Tensor or None per input; see autograd/function.py. */
 typedef struct custom {
     PyObject *ctx;
+    dt_grad_node *node; /* the node that owns this; alive whenever its backward runs */
     int n_in, n_out;
     char name[64];
 } custom;
@@ -209,8 +210,10 @@ static dt_status custom_backward(void *ctx, dt_tensor **gy, dt_tensor **gx) {
     custom *c = ctx;
     PyObject *in = PyTuple_New(c->n_out);
     for (int i = 0; in && i < c->n_out; i++) PyTuple_SET_ITEM(in, i, gy[i] ? dt_py_wrap(dt_tensor_ref(gy[i])) : Py_NewRef(Py_None));
-    PyObject *r = in ? PyObject_CallMethod(c->ctx, "_run_backward", "O", in) : NULL;
+    PyObject *node = in ? node_make(c->node) : NULL;
+    PyObject *r = node ? PyObject_CallMethod(c->ctx, "_run_backward", "OO", in, node) : NULL;
     Py_XDECREF(in);
+    Py_XDECREF(node);
     if (!r) return callback_failed(c->name);
     dt_status s = DT_OK;
     for (int i = 0; i < c->n_in && s == DT_OK; i++) {
@@ -249,13 +252,16 @@ static PyObject *custom_attach(PyObject *m, PyObject *args) {
     snprintf(c->name, sizeof c->name, "%s", name);
     dt_custom d = {custom_backward, custom_free, c, c->name};
     dt_status s = dt_custom_attach(&d, c->n_in, in, c->n_out, out);
-    PyMem_Free(in);
-    PyMem_Free(out);
     if (s) {
         custom_free(c);
-        return dt_py_raise(s);
+        dt_py_raise(s);
+    } else { /* without recording, c is gone already and no result has a node that is ours */
+        for (int i = 0, n = (int)PyTuple_GET_SIZE(outs); i < n; i++)
+            if (dt_tensor_requires_grad(out[i]) && !dt_tensor_is_leaf(out[i])) c->node = dt_tensor_grad_fn(out[i]);
     }
-    Py_RETURN_NONE;
+    PyMem_Free(in);
+    PyMem_Free(out);
+    return s ? NULL : Py_NewRef(Py_None);
 }
 
 /* A saved tensor: value and version. */
@@ -276,7 +282,19 @@ static PyObject *saved_get(PyObject *m, PyObject *o) {
     return dt_py_wrap(t);
 }
 
+static PyObject *saved_get_as(PyObject *m, PyObject *args) {
+    PyObject *o, *node;
+    unsigned nr;
+    dt_tensor *t;
+    if (!PyArg_ParseTuple(args, "OO!I", &o, &node_type, &node, &nr)) return NULL;
+    dt_saved *s = PyCapsule_GetPointer(o, "dtorch.saved");
+    if (!s) return NULL;
+    DT_PY_CHECK(dt_saved_get_as(s, ((py_node *)node)->n, nr, &t));
+    return dt_py_wrap(t);
+}
+
 static PyMethodDef functions[] = {
+    {"_saved_get_as", saved_get_as, METH_VARARGS, NULL},
     {"_backward", backward, METH_VARARGS, NULL},
     {"_custom_attach", custom_attach, METH_VARARGS, NULL},
     {"_saved_new", saved_new, METH_O, NULL},

@@ -364,6 +364,20 @@ static PyObject *frombuffer(PyObject *m, PyObject *args, PyObject *kw) {
     return dt_py_wrap(out);
 }
 
+static PyObject *assign(PyObject *m, PyObject *args) {
+    PyObject *dst, *src;
+    if (!PyArg_ParseTuple(args, "O!O!:copy_", dt_py_tensor_type, &dst, dt_py_tensor_type, &src)) return NULL;
+    dt_py_site();
+    DT_PY_CHECK(dt_tensor_assign(dt_py_tensor_of(dst), dt_py_tensor_of(src)));
+    Py_RETURN_NONE;
+}
+static PyObject *same_storage(PyObject *m, PyObject *args) {
+    PyObject *a, *b;
+    if (!PyArg_ParseTuple(args, "O!O!:share_storage", dt_py_tensor_type, &a, dt_py_tensor_type, &b)) return NULL;
+    const dt_cell *x = dt_py_tensor_of(a)->cell, *y = dt_py_tensor_of(b)->cell;
+    return PyBool_FromLong((x->root ? x->root : x) == (y->root ? y->root : y));
+}
+
 /* ---- out ------------------------------------------------------------------------------------------------------------------------------ */
 PyObject *dt_py_item_of(dt_dtype t, const void *p) {
     if (dt_dtype_is_float(t)) return PyFloat_FromDouble(dt_element_get_f64(t, p));
@@ -416,6 +430,8 @@ PyObject *dt_py_list_of(dt_future *f) {
 static PyMethodDef functions[] = {
     {"tensor", (PyCFunction)(void (*)(void))tensor, METH_VARARGS | METH_KEYWORDS,
      "tensor(data, *, dtype=None, device=None, requires_grad=False, device_mesh=None, placements=None)\n\nA tensor with a copy of data: numbers, nested sequences, arrays."},
+    {"_assign", assign, METH_VARARGS, NULL},
+    {"_same_storage", same_storage, METH_VARARGS, NULL},
     {"from_numpy", from_numpy, METH_O, "A tensor with a copy of a NumPy array. (PyTorch shares memory; here later writes never show.)"},
     {"frombuffer", (PyCFunction)(void (*)(void))frombuffer, METH_VARARGS | METH_KEYWORDS, "A 1-dim tensor with a copy of a buffer's bytes."},
     {0},

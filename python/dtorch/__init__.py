@@ -1,0 +1,141 @@
+"""DTorch: deep learning shaped like PyTorch, in which one program drives any number of devices.
+
+``import dtorch as torch`` and go on as usual. Tensors are symbols: calls return at once, and only reading a value waits.
+"""
+
+import os as _os
+
+if "DTORCH_OPENBLAS" not in _os.environ:  # the matrix products' library, found without importing its package
+
+    def _find_openblas():
+        import sys
+        from glob import glob
+
+        for path in sys.path:
+            for lib in glob(_os.path.join(path or ".", "scipy_openblas32", "lib", "libscipy_openblas*.so*")):
+                return lib
+        return None
+
+    _path = _find_openblas()
+    if _path:
+        _os.environ["DTORCH_OPENBLAS"] = _path
+    del _find_openblas, _path
+
+from dtorch import _C, _functional, _modes, _planned, _tensor, _types
+from dtorch._C import (
+    DeviceMesh, Future, Generator, LinAlgError, OutOfMemoryError, Partial, Placement, PlacementError, Replicate, Shard, Size, Tensor,
+    default_generator, device, dtype, from_dlpack, from_numpy, frombuffer, get_default_device, get_default_dtype, get_num_threads,
+    get_rng_state, init_device_mesh, initial_seed, is_grad_enabled, is_inference_mode_enabled, manual_seed, memory_stats, op_table,
+    promote_types, result_type, seed, set_default_device, set_default_dtype, set_memory_limit, set_num_threads, set_rng_state, synchronize,
+    synchronize_async, tensor,
+)  # fmt: skip
+from dtorch._C import can_cast as _can_cast
+from dtorch._comm import comm_report, memory_summary
+from dtorch._modes import enable_grad, inference_mode, no_grad, redistribute_policy, set_grad_enabled
+from dtorch._repr import set_printoptions
+from dtorch._types import finfo, iinfo
+
+__version__ = "0.1.0"
+DTensor = Tensor  # there is one kind of tensor
+
+_C._set_package(_os.path.dirname(_os.path.abspath(__file__)) + _os.sep)
+_tensor.install()
+globals().update({name: fn for name, fn in _C._functions.items() if not name.startswith("_")})
+_functional.install(globals())
+
+
+def can_cast(from_, to):
+    """Does in-place arithmetic allow the conversion?"""
+    return _can_cast(from_, to)
+
+
+def distribute_tensor(tensor, device_mesh=None, placements=None):
+    """`tensor` on a mesh, as the placements say (Replicate everywhere if left out). Differentiable.
+
+    Args:
+        tensor: any tensor, plain or distributed.
+        device_mesh: a DeviceMesh; the one of the enclosing ``with mesh:`` if left out. A sub-mesh by name stands for Replicate on the
+            dimensions that it leaves out.
+        placements: one per mesh dimension, or a dict by dimension name.
+    """
+    if device_mesh is None:
+        device_mesh = _C._default_mesh()
+        if device_mesh is None:
+            raise ValueError("distribute_tensor(): device_mesh is needed outside of a 'with mesh:' block")
+    return tensor.redistribute(device_mesh, placements)
+
+
+class memory_format:
+    """A memory format: accepted wherever PyTorch takes one, and without effect (tensors are row-major wherever a user can tell)."""
+
+    def __init__(self, name):
+        self._name = name
+
+    def __repr__(self):
+        return "dtorch." + self._name
+
+    def __reduce__(self):
+        return self._name
+
+
+class layout(memory_format):
+    """A layout; dense (strided) ones are all there are."""
+
+
+contiguous_format, channels_last = memory_format("contiguous_format"), memory_format("channels_last")
+channels_last_3d, preserve_format = memory_format("channels_last_3d"), memory_format("preserve_format")
+strided = layout("strided")
+Tensor.layout = strided
+
+pi, e, inf, nan, newaxis = 3.141592653589793, 2.718281828459045, float("inf"), float("nan"), None
+
+_LAZY = {
+    "autograd": None, "backends": None, "cuda": None, "distributed": None, "futures": None, "io": None, "linalg": None, "nn": None, "optim": None,
+    "profiler": None, "random": None, "return_types": None, "safetensors": None, "special": None, "testing": None, "utils": None, "version": None,
+}  # fmt: skip
+_FROM = {"load": "io", "save": "io"}
+
+
+def _legacy(name, kind):
+    def make(*args):
+        if len(args) == 1 and not isinstance(args[0], int):
+            return tensor(args[0], dtype=kind)
+        return _C._functions["empty"](args or (0,), dtype=kind)
+
+    make.__name__ = make.__qualname__ = name
+    make.__doc__ = f"{name}(data) or {name}(*sizes): a {kind} tensor."
+    return make
+
+
+def __getattr__(name):
+    from importlib import import_module
+
+    if name in _LAZY:
+        try:
+            return import_module("dtorch." + name)
+        except ModuleNotFoundError as e:
+            if e.name != "dtorch." + name:
+                raise
+    if name in _FROM:
+        value = getattr(import_module("dtorch." + _FROM[name]), name)
+    elif name in _tensor._NAMES:
+        value = _legacy(name, getattr(_C, _tensor._NAMES[name]))
+    else:
+        raise _planned.explain("dtorch", name)
+    globals()[name] = value
+    return value
+
+
+def __dir__():
+    return sorted({n for n in globals() if not n.startswith("_")} | set(_LAZY) | set(_FROM))
+
+
+__all__ = sorted(
+    {n for n in globals() if not n.startswith("_")}
+    | {"bfloat16", "bool", "double", "float", "float16", "float32", "float64", "half", "int", "int16", "int32", "int64", "int8", "long", "short", "uint8"}
+)  # fmt: skip
+
+# Last, because some of these names hide builtins.
+globals().update({n: getattr(_C, n) for n in ("bool", "uint8", "int8", "int16", "int32", "int64", "float16", "bfloat16", "float32", "float64")})
+globals().update({n: getattr(_C, of) for n, of in (("half", "float16"), ("float", "float32"), ("double", "float64"), ("short", "int16"),
+                                                   ("int", "int32"), ("long", "int64"))})  # fmt: skip

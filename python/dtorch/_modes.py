@@ -1,0 +1,143 @@
+"""Context managers that are decorators too: grad mode, inference mode, default placement, redistribute policy."""
+
+from __future__ import annotations
+
+import functools
+import inspect
+
+from dtorch import _C
+
+__all__ = ["enable_grad", "inference_mode", "no_grad", "redistribute_policy", "set_grad_enabled"]
+
+
+class _Context:
+    """``with x:`` and ``@x``; a subclass has __enter__, __exit__ and `_again`, which makes a fresh one for each decorated call."""
+
+    def _again(self):
+        return type(self)()
+
+    def __call__(self, fn):
+        if inspect.isclass(fn):
+            raise TypeError(f"{type(self).__name__} cannot decorate a class")
+        if inspect.isgeneratorfunction(fn):
+
+            @functools.wraps(fn)
+            def generator(*args, **kwargs):
+                with self._again():
+                    it = fn(*args, **kwargs)
+                    sent, failed = None, None
+                    while True:
+                        try:
+                            value = it.throw(failed) if failed is not None else it.send(sent)
+                        except StopIteration as end:
+                            return end.value
+                        sent, failed = None, None
+                        try:
+                            sent = yield value
+                        except BaseException as e:
+                            failed = e
+
+            return generator
+
+        @functools.wraps(fn)
+        def wrapper(*args, **kwargs):
+            with self._again():
+                return fn(*args, **kwargs)
+
+        return wrapper
+
+
+class _Grad(_Context):
+    _on = False
+
+    def __new__(cls, orig_func=None):
+        self = super().__new__(cls)
+        return self if orig_func is None else self(orig_func)
+
+    def __enter__(self):
+        self._before = _C._grad_set(self._on)
+
+    def __exit__(self, *exc):
+        _C._grad_set(self._before)
+
+
+class no_grad(_Grad):
+    """Calls inside are not recorded for backward. ``with no_grad():``, ``@no_grad()`` or ``@no_grad``."""
+
+
+class enable_grad(_Grad):
+    """Calls inside are recorded, also within :class:`no_grad`."""
+
+    _on = True
+
+
+class set_grad_enabled(_Context):
+    """Switch recording on or off: at once as a function, until the block's end as a context manager, per call as a decorator."""
+
+    def __init__(self, mode):
+        self.mode = bool(mode)
+        self._before = _C._grad_set(self.mode)
+
+    def _again(self):
+        return set_grad_enabled(self.mode)
+
+    def __call__(self, fn):
+        _C._grad_set(self._before)
+        return super().__call__(fn)
+
+    def __enter__(self):
+        _C._grad_set(self.mode)
+
+    def __exit__(self, *exc):
+        _C._grad_set(self._before)
+
+
+class inference_mode(_Context):
+    """As :class:`no_grad`; tensors made inside can never take part in a graph."""
+
+    def __new__(cls, mode=True):
+        self = super().__new__(cls)
+        if callable(mode):
+            self.mode = True
+            return self(mode)
+        return self
+
+    def __init__(self, mode=True):
+        self.mode = bool(mode)
+
+    def _again(self):
+        return inference_mode(self.mode)
+
+    def __enter__(self):
+        self._before = _C._inference_set(self.mode), _C._grad_set(not self.mode)
+
+    def __exit__(self, *exc):
+        _C._inference_set(self._before[0])
+        _C._grad_set(self._before[1])
+
+
+class redistribute_policy:
+    """What happens when a call's inputs fit none of its legal placements.
+
+    Args:
+        policy: "auto": the inputs are redistributed the cheapest way; "warn": that, and a warning that names the call; "error": PlacementError.
+
+    A function (``redistribute_policy("error")``) and a context manager (``with redistribute_policy("error"):``). Without argument
+    ``redistribute_policy()`` only tells: ``.policy`` is the one in force.
+    """
+
+    def __init__(self, policy=None):
+        self._before = _C._policy()
+        if policy is not None:
+            _C._policy_set(policy)
+        self.policy = policy or self._before
+
+    def __enter__(self):
+        _C._policy_set(self.policy)
+        return self
+
+    def __exit__(self, *exc):
+        _C._policy_set(self._before)
+
+    def __repr__(self):
+        return f"redistribute_policy({self.policy!r})"

@@ -1,0 +1,40 @@
+"""Names of PyTorch that dtorch does not have: is one planned? The answer is part of the AttributeError."""
+
+from __future__ import annotations
+
+# first part of a name -> what to say
+_AREAS = {
+    "fft": "Fourier transforms", "stft": "Fourier transforms", "istft": "Fourier transforms", "sparse": "sparse tensors",
+    "sparse_coo_tensor": "sparse tensors", "sparse_csr_tensor": "sparse tensors", "spmm": "sparse tensors", "hspmm": "sparse tensors",
+    "complex": "complex dtypes", "complex64": "complex dtypes", "complex128": "complex dtypes", "cfloat": "complex dtypes",
+    "cdouble": "complex dtypes", "view_as_real": "complex dtypes", "view_as_complex": "complex dtypes", "polar": "complex dtypes",
+    "chalf": "complex dtypes", "complex32": "complex dtypes", "real": "complex dtypes", "imag": "complex dtypes", "angle": "complex dtypes",
+    "linalg": "the rest of linear algebra", "svd": "the rest of linear algebra", "qr": "the rest of linear algebra",
+    "cholesky": "the rest of linear algebra", "lu": "the rest of linear algebra", "pinverse": "the rest of linear algebra",
+    "amp": "automatic mixed precision", "autocast": "automatic mixed precision", "GradScaler": "automatic mixed precision",
+    "distributions": "probability distributions", "func": "function transforms", "vmap": "function transforms",
+    "profiler": "the profiler", "nested": "nested tensors", "nested_tensor": "nested tensors", "jagged": "nested tensors",
+    "uint16": "wider unsigned dtypes", "uint32": "wider unsigned dtypes", "uint64": "wider unsigned dtypes",
+    "float8_e4m3fn": "8-bit floats", "float8_e5m2": "8-bit floats", "signal": "window functions", "hann_window": "window functions",
+}  # fmt: skip
+
+_NEVER = {
+    "jit": "there is nothing to compile: call the function as it is", "fx": "the controller rewrites graphs itself",
+    "onnx": "models are saved as safetensors", "hub": "dtorch downloads nothing", "package": "models are saved as safetensors",
+    "quantization": "quantised integer tensors are not part of dtorch", "quantize_per_tensor": "quantised integer tensors are not part of dtorch",
+    "ao": "quantised integer tensors are not part of dtorch", "UntypedStorage": "a tensor has no storage that a user could touch",
+    "from_file": "use numpy.memmap and from_numpy", "multiprocessing": "one program drives all devices", "mps": "there is no such backend",
+    "xpu": "there is no such backend", "qint8": "quantised integer tensors are not part of dtorch", "set_flush_denormal": "denormals are kept",
+    "_dynamo": "there is nothing to compile", "_inductor": "there is nothing to compile", "export": "there is nothing to export to",
+}  # fmt: skip
+
+
+def explain(module: str, name: str) -> AttributeError:
+    """The error for ``module.name``."""
+    key = name if module == "dtorch" else module.rpartition(".")[2]
+    text = f"module {module!r} has no attribute {name!r}"
+    if key in _NEVER:
+        return AttributeError(f"{text}: not planned, {_NEVER[key]}")
+    if key in _AREAS:
+        return AttributeError(f"{text}: planned with {_AREAS[key]}")
+    return AttributeError(text + (": dtorch does not have it, and no plan names it" if not name.startswith("_") else ""))
