@@ -154,9 +154,7 @@ def _suffixes(t):
 
 def tensor_repr(t):
     """The text of a tensor; waits for the elements that are shown."""
-    from dtorch.nn.parameter import Parameter
-
-    prefix = "tensor(" if type(t) is _C.Tensor or isinstance(t, Parameter) else type(t).__name__ + "("
+    prefix = "tensor(" if type(t) is _C.Tensor or type(t).__module__ == "dtorch.nn.parameter" else type(t).__name__ + "("
     indent = len(prefix)
     text = prefix + ("[]" if t.numel() == 0 else _numbers(t.detach(), indent))
     last = len(text) - text.rfind("\n") + 1

@@ -260,7 +260,7 @@ const char *dt_grad_node_name(const dt_grad_node *n) {
     if (n->kind == DT_NODE_CUSTOM) return n->custom.name;
     size_t k = 0;
     bool up = true;
-    for (const char *p = dt_op_name(n->call->op); *p && k < sizeof name - 10; p++) {
+    for (const char *p = dt_op_name(n->call->op); *p && k < sizeof name - 11; p++) {
         if (*p == '_') {
             up = true;
             continue;
@@ -268,7 +268,7 @@ const char *dt_grad_node_name(const dt_grad_node *n) {
         name[k++] = up && *p >= 'a' && *p <= 'z' ? (char)(*p - 32) : *p;
         up = false;
     }
-    memcpy(name + k, "Backward", 9);
+    memcpy(name + k, "Backward0", 10); /* PyTorch numbers its overloads */
     return name;
 }
 

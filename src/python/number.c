@@ -23,11 +23,12 @@ static struct {
     bool swap;
 } ops[OP_COUNT];
 
-/* The first overload of a name whose first parameter is of that kind. */
-static const dt_op *overload(const char *base, int kind) {
+/* The first overload of a name that takes a tensor (or, if `number`, a number) first and needs no more than two arguments. */
+static const dt_op *overload(const char *base, bool number) {
     for (int i = 0; i < dt_ops_count(); i++) {
         const dt_op_info *info = dt_op_get_info(dt_ops_at(i));
-        if (!strcmp(info->base, base) && info->n_params >= 1 && info->param[0].kind == kind) return dt_ops_at(i);
+        if (strcmp(info->base, base) || !info->n_params || (info->n_params > 2 && !info->param[2].has_default)) continue;
+        if (info->param[0].kind == DT_PK_VALUE || (!number && info->param[0].kind == DT_PK_TENSOR)) return dt_ops_at(i);
     }
     return NULL;
 }
@@ -35,15 +36,14 @@ static const dt_op *overload(const char *base, int kind) {
 static bool find(int k) {
     if (DT_LIKELY(ops[k].op != NULL)) return true;
     const char *name = op_names[k];
-    const dt_op *value_first = overload(name, DT_PK_VALUE), *op = overload(name, DT_PK_TENSOR);
-    if (!op) op = value_first;
+    const dt_op *value_first = overload(name, true), *op = overload(name, false);
     if (!op) {
         PyErr_Format(PyExc_NotImplementedError, "this needs the operator '%s', which is not available", name);
         return false;
     }
     ops[k].reverse = value_first;
     if (!value_first && k == OP_sub) {
-        ops[k].reverse = overload("rsub", DT_PK_TENSOR);
+        ops[k].reverse = overload("rsub", false);
         ops[k].swap = true;
     } else if (!value_first && (k == OP_add || k == OP_mul || k == OP_bitwise_and || k == OP_bitwise_or || k == OP_bitwise_xor)) {
         ops[k].reverse = op;
