@@ -4,7 +4,7 @@
  *                finds the interned call. A miss infers and places (build.c).
  *   dt_issue     makes the result handles, the gradient node if one is due, and writes the record.
  *
- * The key is: op, spec, kinds of the attributes (4 bits each), then per parameter its words: the meta of an input (a number's is the wrapped meta;
+ * The key is: op, spec, kinds of the attributes (4 bits each) with the default dtype (which inference reads), then per parameter its words: the meta of an input (a number's is the wrapped meta;
  * 0 if absent), count and metas of a list, value words of an attribute. Numbers are inputs, so their values are not part of it.
  * Nothing here allocates once pools are warm. Everything that can fail is done before the record is written. */
 #include "client/internal.h"
@@ -134,7 +134,7 @@ static int encode(const dt_prep *p, const dt_args *args) {
     }
     dt_c.key[0] = (uint64_t)(uintptr_t)p->op;
     dt_c.key[1] = (uint64_t)(uintptr_t)args->spec;
-    dt_c.key[2] = kinds;
+    dt_c.key[2] = kinds | (uint64_t)dt_default_dtype() << 60;
     dt_c.n_key = (uint32_t)(k - dt_c.key);
     dt_c.n_in = n;
     return 0;

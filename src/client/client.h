@@ -17,6 +17,7 @@
 
 #include "controller/controller.h"
 #include "dtorch.h"
+#include "ops/hostcall.h"
 #include "ops/op.h"
 
 typedef struct dt_val {
@@ -171,7 +172,8 @@ void dt_generator_unref(dt_generator *g);
 void dt_generator_take(dt_generator *g, uint64_t n, uint64_t *seed, uint64_t *offset);
 
 /* ---- callbacks on the host, in program order on a worker: fn(ctx, in, out) under no lock; a failure is a late error ---- */
-typedef dt_status (*dt_host_fn)(void *ctx, int n_in, const dt_view *in, int n_out, const dt_view *out);
+/* dt_host_fn(ctx, n_in, in, n_out, out): ops/hostcall.h. Views are contiguous, on the host; the function fills the outputs. ctx is freed after the
+ * function has run, on the worker's thread, or later on the client's if an input failed; on an error of dt_host_call it stays the caller's. */
 dt_status dt_host_call(dt_host_fn fn, void (*free_fn)(void *), void *ctx, int n_in, dt_tensor *const *ins, int n_out, const dt_type *types, dt_tensor **outs) DT_WUR;
 
 size_t dt_calls_count(void); /* interned calls: bounded */

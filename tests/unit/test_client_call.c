@@ -106,6 +106,45 @@ TEST(random_is_reproducible) {
     dt_scope_free(s);
 }
 
+TEST(default_dtype_is_part_of_the_key) {
+    dt_scope *s = dt_scope_new();
+    CHECK_INT(dt_dtype_of(dt_full(s, DT_DIMS(2), 0.5, DT_DTYPE_NONE, NULL)), DT_float32);
+    dt_default_dtype_set(DT_float64);
+    CHECK_INT(dt_dtype_of(dt_full(s, DT_DIMS(2), 0.5, DT_DTYPE_NONE, NULL)), DT_float64);
+    dt_scope_free(s);
+}
+
+static dt_status half(void *ctx, int n_in, const dt_view *in, int n_out, const dt_view *out) {
+    for (int i = 0; i < 3; i++) ((float *)out[0].data)[i] = ((float *)in[0].data)[i] / 2;
+    ((int64_t *)out[1].data)[0] = n_in;
+    return *(int *)ctx < 0 ? dt_fail(DT_E_CALLBACK, "no halves today") : DT_OK;
+}
+static void host_freed(void *ctx) { *(int *)ctx += 10; }
+
+TEST(host_call) {
+    dt_scope *s = dt_scope_new();
+    int ok = 1, bad = -1;
+    dt_type types[2] = {{DT_float32, 1, {3}}, {DT_int64, 0, {0}}};
+    dt_tensor *x = dt_distribute(s, VEC(s, 2, 4, 6), dt_mesh_cpu(1, (int64_t[]){2}, NULL), "S0"), *out[2];
+    REQUIRE_OK(dt_host_call(half, host_freed, &ok, 1, &x, 2, types, out));
+    CHECK_VEC(dt_add(s, out[0], 1), 2, 3, 4);
+    double n;
+    CHECK_OK(dt_item_f64(out[1], &n));
+    CHECK_NEAR(n, 1, 0);
+    CHECK_OK(dt_synchronize());
+    CHECK_INT(ok, 11);
+    for (int i = 0; i < 2; i++) dt_release(out[i]);
+    dt_mode_site_set(dt_site_intern("user.py", 7, "main"));
+    REQUIRE_OK(dt_host_call(half, host_freed, &bad, 1, &x, 2, types, out));
+    dt_mode_site_set(0);
+    float v[3];
+    CHECK_INT(dt_read(dt_add(s, out[0], 1), v, sizeof v), DT_E_CALLBACK);
+    CHECK_HAS(dt_error(), "no halves today");
+    CHECK_HAS(dt_error(), "user.py:7");
+    for (int i = 0; i < 2; i++) dt_release(out[i]);
+    dt_scope_free(s);
+}
+
 /* ---- placements ---- */
 static const dt_mesh *two(void) { return dt_mesh_cpu(1, (int64_t[]){2}, NULL); }
 
