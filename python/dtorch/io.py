@@ -370,8 +370,8 @@ def save(obj, f, *args, **kwargs):
 
 
 def _refuse_pickle(head, what):
-    # The length of a header is below 2^32: its upper four bytes are 0, those of a pickle are not.
-    if any(head[4:8]) and (head[:4] == b"PK\x03\x04" or head[:1] == b"\x80"):
+    # The first bytes of a pickle may be the length of a header, but a header goes on with "{".
+    if head[8:9] != b"{" and (head[:4] == b"PK\x03\x04" or head[:1] == b"\x80"):
         raise ValueError(
             f"load: {what} is a pickle file, and unpickling runs whatever code the file contains. Convert it once, where it was made: "
             "safetensors.torch.save_file(torch.load(path, weights_only=True), new_path) for a dict of tensors; dtorch.load reads that, "
@@ -409,7 +409,7 @@ def load(f, map_location=None, *args, **kwargs):
         buffer, what = memoryview(f.read()), "the file"
     else:
         buffer, what = _map(f), os.fspath(f)
-    _refuse_pickle(bytes(buffer[:8]), what)
+    _refuse_pickle(bytes(buffer[:9]), what)
     reader = _Reader(buffer, what)
     text = reader.metadata.get(_TREE)
 

@@ -189,7 +189,10 @@ def test_layer_rms_and_group_norm():
         nn.GroupNorm(4, 6)
 
 
-@pytest.mark.parametrize(("cls", "shape"), [("BatchNorm1d", (6, 3)), ("BatchNorm1d", (6, 3, 2)), ("BatchNorm2d", (4, 3, 2, 2)), ("BatchNorm3d", (2, 3, 2, 2, 2))])
+@pytest.mark.parametrize(
+    ("cls", "shape"),
+    [("BatchNorm1d", (6, 3)), ("BatchNorm1d", (6, 3, 2)), ("BatchNorm2d", (4, 3, 2, 2)), ("BatchNorm3d", (2, 3, 2, 2, 2))],
+)
 def test_batch_norm(cls, shape):
     m = getattr(nn, cls)(3).double()
     axes, chan = (0, *range(2, len(shape))), (1, 3, *(1,) * (len(shape) - 2))
@@ -341,7 +344,10 @@ def test_adaptive_pooling(n):
     assert repr(nn.AdaptiveAvgPool2d((1, None))) == "AdaptiveAvgPool2d(output_size=(1, None))"
 
 
-@pytest.mark.parametrize(("name", "mode"), [("Constant", "constant"), ("Zero", "constant"), ("Reflection", "reflect"), ("Replication", "edge"), ("Circular", "wrap")])
+@pytest.mark.parametrize(
+    ("name", "mode"),
+    [("Constant", "constant"), ("Zero", "constant"), ("Reflection", "reflect"), ("Replication", "edge"), ("Circular", "wrap")],
+)
 @pytest.mark.parametrize("n", [1, 2, 3])
 def test_padding(name, mode, n):
     x, extra = R(2, 3, 4, 5, 6)[(slice(None),) * (n + 2) + (0,) * (3 - n)], {"constant_values": 2.5} if name == "Constant" else {}
