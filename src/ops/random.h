@@ -9,6 +9,7 @@
 #ifndef DT_OPS_RANDOM_H
 #define DT_OPS_RANDOM_H
 
+#include <stdbool.h>
 #include <stdint.h>
 
 /* What distributions' kernels read: the attribute structs of random ops begin with it. uniform: [a, b); normal: mean a, standard deviation b. */
@@ -18,6 +19,11 @@ typedef struct dt_random_floats {
 typedef struct dt_random_ints { /* low <= x < high */
     int64_t low, high;
 } dt_random_ints;
+
+typedef struct dt_multinomial_attr {
+    int64_t num_samples;
+    bool replacement;
+} dt_multinomial_attr;
 
 static inline uint64_t dt_random_counters(int64_t numel) { return numel > 0 ? (uint64_t)numel : 1; }
 

@@ -131,6 +131,85 @@ static void draw_normal(const job *j, int64_t g, int64_t pos, int64_t n, void *o
     }
 }
 
+/* ---- other distributions, each from one uniform number u in [0, 1) -------------------------------------------------------------------- */
+/* f32 and f64 forms of `out = expr(u)`; A and B are the op's parameters. */
+#define FROM_UNIFORM(name, expr)                                                                                                  \
+    static void draw_##name(const job *j, int64_t g, int64_t pos, int64_t n, void *out) {                                         \
+        const dt_random_floats *a = j->attr;                                                                                      \
+        (void)pos;                                                                                                                \
+        if (j->tile == DT_float32) {                                                                                              \
+            typedef float T;                                                                                                      \
+            float *o = out, A = (float)a->a, B = (float)a->b;                                                                     \
+            (void)A, (void)B;                                                                                                     \
+            uniform_f32(j, g, n, o);                                                                                              \
+            for (int64_t i = 0; i < n; i++) {                                                                                     \
+                float u = o[i];                                                                                                   \
+                o[i] = (T)(expr);                                                                                                 \
+            }                                                                                                                     \
+        } else {                                                                                                                  \
+            typedef double T;                                                                                                     \
+            double *o = out, A = a->a, B = a->b;                                                                                  \
+            (void)A, (void)B;                                                                                                     \
+            uniform_f64(j, g, n, o);                                                                                              \
+            for (int64_t i = 0; i < n; i++) {                                                                                     \
+                double u = o[i];                                                                                                  \
+                o[i] = (T)(expr);                                                                                                 \
+            }                                                                                                                     \
+        }                                                                                                                         \
+    }
+FROM_UNIFORM(exponential, -M_LOG1P(-u) / A)                                 /* rate A */
+FROM_UNIFORM(cauchy, A + B * M_TAN((T)3.14159265358979323846 * (u - (T)0.5))) /* median A, scale B */
+FROM_UNIFORM(bernoulli, u < A)                                              /* probability A */
+/* trials up to the first success of probability A: at least 1 */
+FROM_UNIFORM(geometric, A >= 1 ? (T)1 : M_FLOOR(M_LOG1P(-u) / M_LOG1P(-A)) + 1)
+static void draw_log_normal(const job *j, int64_t g, int64_t pos, int64_t n, void *out) {
+    draw_normal(j, g, pos, n, out);
+    float *f = out;
+    double *d = out;
+    if (j->tile == DT_float32)
+        for (int64_t i = 0; i < n; i++) f[i] = vm_exp(f[i]);
+    else
+        for (int64_t i = 0; i < n; i++) d[i] = exp(d[i]);
+}
+
+/* low <= x < high: the upper half of a product with the range (Lemire), of 32-bit words while the range is small. A range of 0 means 2^64. */
+static void draw_int(const job *j, int64_t g, int64_t pos, int64_t n, void *out) {
+    const dt_random_ints *a = j->attr;
+    uint64_t range = (uint64_t)a->high - (uint64_t)a->low, w[TILE];
+    int64_t *o = out;
+    (void)pos;
+    if (range && range <= 1u << 20) {
+        uint32_t half[TILE];
+        words(j, g, n, half);
+        for (int64_t i = 0; i < n; i++) o[i] = a->low + (int64_t)(half[i] * range >> 32);
+        return;
+    }
+    words64(j, g, n, w);
+    for (int64_t i = 0; i < n; i++) o[i] = (int64_t)((uint64_t)a->low + (range ? (uint64_t)((unsigned __int128)w[i] * range >> 64) : w[i]));
+}
+
+/* 0 with probability A, else x / (1 - A); in[0] is contiguous */
+static void draw_dropout(const job *j, int64_t g, int64_t pos, int64_t n, void *out) {
+    const dt_random_floats *a = j->attr;
+    const dt_view *x = &j->c->in[0];
+    const char *from = (const char *)x->data + pos * (int64_t)dt_dtype_size(x->dtype);
+    uint32_t w[TILE], limit = (uint32_t)(a->a * 0x1p32);
+    words(j, g, n, w);
+    if (j->tile == DT_float64) {
+        const double *v = (const double *)from;
+        double *o = out, scale = 1 / (1 - a->a);
+        for (int64_t i = 0; i < n; i++) o[i] = w[i] >= limit ? v[i] * scale : 0;
+        return;
+    }
+    float *o = out, scale = (float)(1 / (1 - a->a));
+    const float *v = (const float *)from;
+    if (x->dtype != DT_float32) {
+        dt_cpu_pw_cast(x->dtype, DT_float32)(n, o, (const void *[]){from}, NULL);
+        v = o;
+    }
+    for (int64_t i = 0; i < n; i++) o[i] = w[i] >= limit ? v[i] * scale : 0.0f;
+}
+
 /* ---- the walk ------------------------------------------------------------------------------------------------------------------------- */
 static void task(void *arg, int64_t t) {
     const job *j = arg;
@@ -192,7 +271,16 @@ static dt_status run(const dt_kctx *c, draw_fn draw, dt_dtype tile) {
 }
 static dt_dtype float_tile(const dt_kctx *c) { return c->out[0].dtype == DT_float64 ? DT_float64 : DT_float32; }
 
-dt_status DT_ISA_FN(uniform)(const dt_kctx *c);
-dt_status DT_ISA_FN(uniform)(const dt_kctx *c) { return run(c, draw_uniform, float_tile(c)); }
-dt_status DT_ISA_FN(normal)(const dt_kctx *c);
-dt_status DT_ISA_FN(normal)(const dt_kctx *c) { return run(c, draw_normal, float_tile(c)); }
+#define RANDOM_KERNEL(name, tile)                                                                                                 \
+    dt_status DT_ISA_FN(name)(const dt_kctx *c);                                                                                  \
+    dt_status DT_ISA_FN(name)(const dt_kctx *c) { return run(c, draw_##name, tile); }
+RANDOM_KERNEL(uniform, float_tile(c))
+RANDOM_KERNEL(normal, float_tile(c))
+RANDOM_KERNEL(exponential, float_tile(c))
+RANDOM_KERNEL(cauchy, float_tile(c))
+RANDOM_KERNEL(bernoulli, float_tile(c))
+RANDOM_KERNEL(geometric, float_tile(c))
+RANDOM_KERNEL(log_normal, float_tile(c))
+RANDOM_KERNEL(dropout, float_tile(c))
+dt_status DT_ISA_FN(random_int)(const dt_kctx *c);
+dt_status DT_ISA_FN(random_int)(const dt_kctx *c) { return run(c, draw_int, DT_int64); }
