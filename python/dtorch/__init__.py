@@ -23,11 +23,46 @@ if "DTORCH_OPENBLAS" not in _os.environ:  # the matrix products' library, found 
 
 from dtorch import _C, _functional, _modes, _planned, _tensor, _types
 from dtorch._C import (
-    DeviceMesh, Future, Generator, LinAlgError, OutOfMemoryError, Partial, Placement, PlacementError, Replicate, Shard, Size, Tensor,
-    default_generator, device, dtype, from_dlpack, from_numpy, frombuffer, get_default_device, get_default_dtype, get_num_threads,
-    get_rng_state, init_device_mesh, initial_seed, is_grad_enabled, is_inference_mode_enabled, manual_seed, memory_stats, op_table,
-    promote_types, result_type, seed, set_default_device, set_default_dtype, set_memory_limit, set_num_threads, set_rng_state, synchronize,
-    synchronize_async, tensor,
+    DeviceMesh,
+    Future,
+    Generator,
+    LinAlgError,
+    OutOfMemoryError,
+    Partial,
+    Placement,
+    PlacementError,
+    Replicate,
+    Shard,
+    Size,
+    Tensor,
+    default_generator,
+    device,
+    dtype,
+    from_dlpack,
+    from_numpy,
+    frombuffer,
+    get_default_device,
+    get_default_dtype,
+    get_num_threads,
+    get_rng_state,
+    init_device_mesh,
+    initial_seed,
+    is_grad_enabled,
+    is_inference_mode_enabled,
+    manual_seed,
+    memory_stats,
+    op_table,
+    promote_types,
+    result_type,
+    seed,
+    set_default_device,
+    set_default_dtype,
+    set_memory_limit,
+    set_num_threads,
+    set_rng_state,
+    synchronize,
+    synchronize_async,
+    tensor,
 )  # fmt: skip
 from dtorch._C import can_cast as _can_cast
 from dtorch._comm import comm_report, memory_summary
@@ -38,6 +73,19 @@ from dtorch._types import finfo, iinfo
 __version__ = "0.1.0"
 DTensor = Tensor  # there is one kind of tensor
 
+
+def _absent(name):
+    """An nn operator that the table does not have yet: modules that use it can be defined, a call says what is missing."""
+    if name.startswith("_"):
+        raise AttributeError(name)
+
+    def absent(*args, **kwargs):
+        raise NotImplementedError(f"nn.functional.{name} is not available yet")
+
+    return absent
+
+
+_C._nn.__getattr__ = _absent
 _C._set_package(_os.path.dirname(_os.path.abspath(__file__)) + _os.sep)
 _tensor.install()
 globals().update({name: fn for name, fn in _C._functions.items() if not name.startswith("_")})

@@ -112,7 +112,7 @@ def apply_(self, fn):
 def map_(self, other, fn):
     """Replace each element x by fn(x, y), y from `other` (broadcast), on the host; waits for the values."""
     ys = other.detach().expand(self.shape).reshape(-1).tolist()
-    flat = [fn(x, y) for x, y in zip(self.detach().reshape(-1).tolist(), ys)]
+    flat = [fn(x, y) for x, y in zip(self.detach().reshape(-1).tolist(), ys, strict=False)]
     return self.copy_(_C.tensor(flat, dtype=self.dtype).reshape(self.shape))
 
 

@@ -1,8 +1,8 @@
 """Linear algebra: the operators of the table that belong here."""
 
 from dtorch import _C, _planned
-from dtorch._C import LinAlgError
 
+LinAlgError = _C.LinAlgError
 globals().update(_C._submodules.get("linalg", {}))
 __all__ = sorted([*_C._submodules.get("linalg", {}), "LinAlgError"])
 

@@ -28,7 +28,7 @@ def _gradients(grads, roots, what):
     grads = (None,) * len(roots) if grads is None else _tuple(grads, what)
     if len(grads) != len(roots):
         raise RuntimeError(f"got {len(roots)} tensors and {len(grads)} gradients")
-    for g, r in zip(grads, roots):
+    for g, r in zip(grads, roots, strict=False):
         if g is None and r.requires_grad and r.numel() != 1:
             raise RuntimeError("grad can be implicitly created only for scalar outputs")
         if g is not None and isinstance(g, Tensor) and g.shape != r.shape:
@@ -80,7 +80,7 @@ def grad(
     got = _C._backward(outs, _gradients(grad_outputs, outs, "grad_outputs"), ins, keep, create_graph, bool(allow_unused or materialize_grads), False)
     if materialize_grads:
         zeros = _C._functions["zeros_like"]
-        got = tuple(zeros(x) if g is None else g for g, x in zip(got, ins))
+        got = tuple(zeros(x) if g is None else g for g, x in zip(got, ins, strict=False))
     return got
 
 

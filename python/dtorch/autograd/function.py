@@ -55,10 +55,10 @@ class FunctionCtx:
         if self._materialize:
             zeros = _C._functions["zeros"]
             grads = tuple(
-                zeros(shape, dtype=dtype, device_mesh=mesh) if g is None else g for g, (shape, dtype, mesh) in zip(grads, self._outputs)
+                zeros(shape, dtype=dtype, device_mesh=mesh) if g is None else g for g, (shape, dtype, mesh) in zip(grads, self._outputs, strict=False)
             )
         full = [None] * self._n_outputs
-        for i, g in zip(self._positions, grads):
+        for i, g in zip(self._positions, grads, strict=False):
             full[i] = g
         self._node = node
         try:
