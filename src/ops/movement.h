@@ -54,6 +54,14 @@ typedef struct dt_index_put_attr { /* index, index_put and their gradients: by t
     dt_ints sizes;    /* _index_backward: of the whole */
 } dt_index_put_attr;
 
+typedef struct dt_flip_attr {
+    dt_ints dims;
+} dt_flip_attr;
+typedef struct dt_pad_attr { /* pad: (before, after) pairs from the last dimension backwards */
+    dt_ints pad, sizes;
+    int64_t mode; /* 1 reflect, 2 replicate, 3 circular */
+} dt_pad_attr;
+
 /* The part of `base` that the attributes name: strides of out, and its first element; shape too. Pure. */
 void dt_slice_view(const dt_slice_attr *a, const dt_view *base, dt_view *out);
 void dt_diagonal_view(const dt_diagonal_attr *a, const dt_view *base, dt_view *out);
