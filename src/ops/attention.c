@@ -14,6 +14,7 @@
 #include <string.h>
 
 #include "dtorch_ops.h"
+#include "ops/compose.h"
 #include "ops/grad.h"
 
 DT_CPU_KERNEL(attention);
@@ -155,10 +156,79 @@ static dt_status place_backward(const dt_node *n, dt_rules *r) {
     return DT_OK;
 }
 
+/* ---- the same in plain ops: dropout, masks that want gradients, gradients of gradients ---- */
+/* Heads of k or v repeated so that they pair with q's. */
+static dt_tensor *spread_heads(dt_scope *s, dt_tensor *k, int64_t group) {
+    if (group == 1) return k;
+    int nd = dt_ndim(k);
+    int64_t wide[DT_MAX_DIM + 1], flat[DT_MAX_DIM];
+    memcpy(flat, dt_shape(k), sizeof *flat * (size_t)nd);
+    memcpy(wide, flat, sizeof *flat * (size_t)(nd - 2));
+    wide[nd - 2] = group;
+    wide[nd - 1] = flat[nd - 2];
+    wide[nd] = flat[nd - 1];
+    flat[nd - 3] *= group;
+    return dt_reshape(s, dt_expand(s, dt_unsqueeze(s, k, -3), ((dt_dims){nd + 1, wide}), false), ((dt_dims){nd, flat}));
+}
+
+static int64_t group_of(const dt_tensor *q, const dt_tensor *k) {
+    int64_t hq = dt_ndim(q) > 2 ? dt_shape(q)[dt_ndim(q) - 3] : 1, hk = dt_ndim(k) > 2 ? dt_shape(k)[dt_ndim(k) - 3] : 1;
+    return hk > 1 && hq != hk && hq % hk == 0 ? hq / hk : 1;
+}
+
+/* The weights (…, H, L, S); rows that see nothing are 0. */
+static dt_tensor *weights(dt_scope *s, dt_tensor *q, dt_tensor *k, dt_tensor *mask, bool causal, double scale) {
+    if (!q || !k) return NULL;
+    if (scale != scale) scale = 1 / sqrt((double)dt_shape(q)[dt_ndim(q) - 1]);
+    dt_tensor *x = dt_gemm(s, dt_mul(s, q, scale), k, false, true), *seen = NULL;
+    if (mask && dt_dtype_of(mask) != DT_bool)
+        x = dt_add(s, x, mask);
+    else if (mask)
+        seen = mask;
+    if (causal && x) seen = dt_tril(s, dt_ones_like(s, x, DT_bool), 0);
+    if (seen) x = dt_where(s, seen, x, -INFINITY);
+    if (!mask && !causal) return dt_softmax(s, x, -1, DT_DTYPE_NONE);
+    dt_tensor *dead = dt_all(s, dt_eq(s, x, -INFINITY), DT_DIMS(-1), true);
+    return dt_masked_fill(s, dt_softmax(s, dt_masked_fill(s, x, dead, 0.0), -1, DT_DTYPE_NONE), dead, 0.0);
+}
+
 /* ---- gradients ---- */
+/* For gradients of gradients: the formulas in differentiable ops; whole L x S matrices. */
+static void grad_composed(dt_grad *g, const dt_attention_attr *a) {
+    dt_scope *s = g->s;
+    dt_tensor *q = dt_grad_in(g, 0), *gy = dt_grad_gy(g, 0);
+    int64_t group = group_of(q, dt_grad_in(g, 1));
+    dt_tensor *k = spread_heads(s, dt_grad_in(g, 1), group), *v = spread_heads(s, dt_grad_in(g, 2), group);
+    double scale = a->scale == a->scale ? a->scale : 1 / sqrt((double)dt_grad_in_meta(g, 0)->shape[dt_grad_in_meta(g, 0)->ndim - 1]);
+    dt_tensor *p = weights(s, q, k, dt_grad_in(g, 3), a->is_causal, scale), *dp = dt_gemm(s, gy, v, false, true);
+    dt_tensor *delta = dt_sum(s, dt_mul(s, p, dp), DT_DIMS(-1), true, DT_DTYPE_NONE);
+    dt_tensor *ds = dt_mul(s, dt_mul(s, p, dt_sub(s, dp, delta)), scale);
+    dt_tensor *gk = dt_gemm(s, ds, q, true, false), *gv = dt_gemm(s, p, gy, true, false);
+    dt_grad_set(g, 0, dt_matmul(s, ds, k));
+    if (group > 1 && gk && gv) { /* sum over the query heads of each key head */
+        dt_tensor **both[2] = {&gk, &gv};
+        for (int i = 0; i < 2; i++) {
+            int nd = dt_ndim(*both[i]);
+            int64_t shape[DT_MAX_DIM + 1];
+            memcpy(shape, dt_shape(*both[i]), sizeof *shape * (size_t)nd);
+            shape[nd] = shape[nd - 1];
+            shape[nd - 1] = shape[nd - 2];
+            shape[nd - 2] = group;
+            shape[nd - 3] /= group;
+            *both[i] = dt_sum(s, dt_reshape(s, *both[i], ((dt_dims){nd + 1, shape})), DT_DIMS(-3), false, DT_DTYPE_NONE);
+        }
+    }
+    dt_grad_set(g, 1, gk);
+    dt_grad_set(g, 2, gv);
+}
+
 static void grad_attention(dt_grad *g) {
     const dt_attention_attr *a = dt_grad_attr(g);
     dt_tensor *gx[3];
+    if (dt_higher_order()) {
+        grad_composed(g, a);
+        return;
+    }
     if (dt_attention_backward(g->s, dt_grad_gy(g, 0), dt_grad_in(g, 0), dt_grad_in(g, 1), dt_grad_in(g, 2), dt_grad_in(g, 3), dt_grad_out(g, 0),
                               dt_grad_out(g, 1), a->is_causal, a->scale, gx))
         return;
@@ -217,17 +287,37 @@ const dt_op dt_op_attention_backward = {
 /* ---- PyTorch's function ---- */
 enum { A_QUERY, A_KEY, A_VALUE, A_MASK, A_DROPOUT, A_CAUSAL, A_SCALE, A_GQA };
 
+/* What the primitive cannot do. */
+static bool exotic(dt_tensor *q, dt_tensor *k, dt_tensor *v, dt_tensor *mask, double dropout) {
+    if (dropout > 0 || (mask && dt_requires_grad(mask))) return true;
+    if (dt_ndim(q) < 2 || dt_ndim(v) < 2) return false; /* its error is the clearest */
+    int64_t D = dt_shape(q)[dt_ndim(q) - 1], E = dt_shape(v)[dt_ndim(v) - 1];
+    if (D < 1 || E < 1 || D > MAX_WIDTH || E > MAX_WIDTH) return true;
+    int64_t hk = dt_ndim(k) > 2 ? dt_shape(k)[dt_ndim(k) - 3] : 1, hv = dt_ndim(v) > 2 ? dt_shape(v)[dt_ndim(v) - 3] : 1;
+    return hk != hv || (dt_ndim(q) > 2 && hk && dt_shape(q)[dt_ndim(q) - 3] / hk > MAX_GROUP);
+}
+
 static void compose_sdpa(dt_scope *s, const dt_args *a, dt_tensor **out, int *n_out) {
-    dt_tensor *q = a->a[A_QUERY].t, *k = a->a[A_KEY].t, *v = a->a[A_VALUE].t, *mask = a->a[A_MASK].kind == DT_ARG_TENSOR ? a->a[A_MASK].t : NULL;
-    bool causal = a->a[A_CAUSAL].kind != DT_ARG_NONE && a->a[A_CAUSAL].i;
-    double scale = a->a[A_SCALE].kind == DT_ARG_FLOAT ? a->a[A_SCALE].f : a->a[A_SCALE].kind == DT_ARG_INT ? (double)a->a[A_SCALE].i : NAN;
+    dt_tensor *q = dt_arg_get_tensor(a, A_QUERY), *k = dt_arg_get_tensor(a, A_KEY), *v = dt_arg_get_tensor(a, A_VALUE), *mask = dt_arg_get_tensor(a, A_MASK);
+    bool causal = dt_arg_get_bool(a, A_CAUSAL, false);
+    double scale = dt_arg_get_float(a, A_SCALE, NAN), dropout = dt_arg_get_float(a, A_DROPOUT, 0);
     *n_out = 1;
     if (mask && causal) {
-        dt_scope_fail(s, dt_fail(DT_E_VALUE, "scaled_dot_product_attention: is_causal=True takes no attn_mask; state one of them"));
+        dt_scope_fail(s, dt_fail(DT_E_STATE, "scaled_dot_product_attention: is_causal=True takes no attn_mask; state one of them"));
         return;
     }
-    dt_tensor *both[2];
-    if (!dt_attention(s, q, k, v, mask, causal, scale, both)) out[0] = dt_keep(both[0]);
+    if (!exotic(q, k, v, mask, dropout)) {
+        dt_tensor *both[2];
+        if (!dt_attention(s, q, k, v, mask, causal, scale, both)) out[0] = dt_keep(both[0]);
+        return;
+    }
+    int64_t group = group_of(q, k);
+    dt_tensor *p = weights(s, q, spread_heads(s, k, group), mask, causal, scale);
+    if (dropout > 0) {
+        dt_scope_fail(s, dt_fail(DT_E_NOTIMPL, "scaled_dot_product_attention: dropout_p = %g; apply dropout to the result instead", dropout));
+        return;
+    }
+    out[0] = dt_keep(dt_matmul(s, p, spread_heads(s, v, group)));
 }
 
 const dt_op dt_op_scaled_dot_product_attention = {

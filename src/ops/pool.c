@@ -375,9 +375,14 @@ const dt_op dt_op_adaptive_avg_pool3d_ints = {
     .compose = compose_aavg3,
 };
 const dt_op dt_op_adaptive_max_pool1d_with_indices = {
-    .sig = "adaptive_max_pool1d_with_indices(Tensor input, int[1] output_size) -> (Tensor output, Tensor indices)",
+    .sig = "_adaptive_max_pool1d(Tensor input, int[1] output_size) -> (Tensor output, Tensor indices)",
     .doc = ADAPTIVE_MAX_DOC,
-    .also = "adaptive_max_pool1d",
+    .where = DT_NN,
+    .compose = compose_amax1,
+};
+const dt_op dt_op_adaptive_max_pool1d = {
+    .sig = "adaptive_max_pool1d(Tensor input, int[1] output_size) -> (Tensor output, Tensor indices)",
+    .doc = ADAPTIVE_MAX_DOC,
     .where = DT_FN,
     .compose = compose_amax1,
 };

@@ -6,6 +6,14 @@ import dtorch
 from dtorch._C import _nn
 
 __all__ = [
+    "adaptive_avg_pool2d",
+    "adaptive_avg_pool3d",
+    "adaptive_max_pool1d",
+    "adaptive_max_pool1d_with_indices",
+    "adaptive_max_pool2d",
+    "adaptive_max_pool2d_with_indices",
+    "adaptive_max_pool3d",
+    "adaptive_max_pool3d_with_indices",
     "affine_grid",
     "channel_shuffle",
     "grid_sample",
@@ -13,6 +21,9 @@ __all__ = [
     "lp_pool1d",
     "lp_pool2d",
     "lp_pool3d",
+    "max_pool1d",
+    "max_pool2d",
+    "max_pool3d",
     "max_unpool1d",
     "max_unpool2d",
     "max_unpool3d",
@@ -32,6 +43,74 @@ def _ntuple(value, n, name):
     if len(value) != n:
         raise ValueError(f"{name} must be one number or {n}, got {value}")
     return value
+
+
+def _max_pool(n):
+    both = getattr(_nn, f"max_pool{n}d_with_indices")
+
+    def max_pool(input, kernel_size, stride=None, padding=0, dilation=1, ceil_mode=False, return_indices=False):
+        """Maximum over windows of (N, C, size...); with `return_indices` also the flat position of each in its plane."""
+        result = both(input, kernel_size, stride, padding, dilation, ceil_mode)
+        return result if return_indices else result[0]
+
+    max_pool.__name__ = max_pool.__qualname__ = f"max_pool{n}d"
+    return max_pool
+
+
+max_pool1d, max_pool2d, max_pool3d = _max_pool(1), _max_pool(2), _max_pool(3)
+
+
+def _keep_sizes(input, output_size, n):
+    """An adaptive output size with None replaced by the input's size."""
+    if isinstance(output_size, int):
+        return (output_size,) * n
+    output_size = tuple(output_size)
+    if len(output_size) != n:
+        raise ValueError(f"output_size must be an int or {n} of them (None keeps a size), got {output_size}")
+    return tuple(size if want is None else want for want, size in zip(output_size, input.shape[-n:], strict=True))
+
+
+def adaptive_avg_pool2d(input, output_size):
+    """Mean over as many windows of (N, C, H, W) as `output_size` says; None keeps a size."""
+    return _nn._adaptive_avg_pool2d(input, _keep_sizes(input, output_size, 2))
+
+
+def adaptive_avg_pool3d(input, output_size):
+    """Mean over as many windows of (N, C, D, H, W) as `output_size` says; None keeps a size."""
+    return _nn._adaptive_avg_pool3d(input, _keep_sizes(input, output_size, 3))
+
+
+def adaptive_max_pool1d_with_indices(input, output_size, return_indices=False):
+    """Maximum over as many windows of (N, C, L) as `output_size` says, and the position of each."""
+    return _nn._adaptive_max_pool1d(input, _keep_sizes(input, output_size, 1))
+
+
+def adaptive_max_pool2d_with_indices(input, output_size, return_indices=False):
+    """Maximum over as many windows of (N, C, H, W) as `output_size` says, and the flat position of each in its plane."""
+    return _nn._adaptive_max_pool2d(input, _keep_sizes(input, output_size, 2))
+
+
+def adaptive_max_pool3d_with_indices(input, output_size, return_indices=False):
+    """Maximum over as many windows of (N, C, D, H, W) as `output_size` says, and the flat position of each in its volume."""
+    return _nn._adaptive_max_pool3d(input, _keep_sizes(input, output_size, 3))
+
+
+def adaptive_max_pool1d(input, output_size, return_indices=False):
+    """Maximum over as many windows of (N, C, L) as `output_size` says; with `return_indices` also where each was."""
+    result = adaptive_max_pool1d_with_indices(input, output_size)
+    return result if return_indices else result[0]
+
+
+def adaptive_max_pool2d(input, output_size, return_indices=False):
+    """Maximum over as many windows of (N, C, H, W) as `output_size` says; with `return_indices` also where each was."""
+    result = adaptive_max_pool2d_with_indices(input, output_size)
+    return result if return_indices else result[0]
+
+
+def adaptive_max_pool3d(input, output_size, return_indices=False):
+    """Maximum over as many windows of (N, C, D, H, W) as `output_size` says; with `return_indices` also where each was."""
+    result = adaptive_max_pool3d_with_indices(input, output_size)
+    return result if return_indices else result[0]
 
 
 def local_response_norm(input, size, alpha=1e-4, beta=0.75, k=1.0):

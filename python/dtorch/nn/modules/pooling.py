@@ -62,19 +62,19 @@ class _MaxPool(Module):
 class MaxPool1d(_MaxPool):
     """Maximum over windows of (N, C, L); with `return_indices`, also where each came from."""
 
-    _op = staticmethod(_nn.max_pool1d)
+    _op = staticmethod(F.max_pool1d)
 
 
 class MaxPool2d(_MaxPool):
     """Maximum over windows of (N, C, H, W); with `return_indices`, also where each came from."""
 
-    _op = staticmethod(_nn.max_pool2d)
+    _op = staticmethod(F.max_pool2d)
 
 
 class MaxPool3d(_MaxPool):
     """Maximum over windows of (N, C, D, H, W); with `return_indices`, also where each came from."""
 
-    _op = staticmethod(_nn.max_pool3d)
+    _op = staticmethod(F.max_pool3d)
 
 
 class _MaxUnpool(Module):
@@ -215,19 +215,19 @@ class _AdaptiveMaxPool(Module):
 class AdaptiveMaxPool1d(_AdaptiveMaxPool):
     """Maximum over as many windows as `output_size` says."""
 
-    _op = staticmethod(_nn.adaptive_max_pool1d)
+    _op = staticmethod(F.adaptive_max_pool1d)
 
 
 class AdaptiveMaxPool2d(_AdaptiveMaxPool):
     """Maximum over as many windows as `output_size` says; None keeps a size."""
 
-    _op = staticmethod(_nn.adaptive_max_pool2d)
+    _op = staticmethod(F.adaptive_max_pool2d)
 
 
 class AdaptiveMaxPool3d(_AdaptiveMaxPool):
     """Maximum over as many windows as `output_size` says; None keeps a size."""
 
-    _op = staticmethod(_nn.adaptive_max_pool3d)
+    _op = staticmethod(F.adaptive_max_pool3d)
 
 
 class _AdaptiveAvgPool(Module):
@@ -247,16 +247,16 @@ class _AdaptiveAvgPool(Module):
 class AdaptiveAvgPool1d(_AdaptiveAvgPool):
     """Mean over as many windows as `output_size` says."""
 
-    _op = staticmethod(_nn.adaptive_avg_pool1d)
+    _op = staticmethod(F.adaptive_avg_pool1d)
 
 
 class AdaptiveAvgPool2d(_AdaptiveAvgPool):
     """Mean over as many windows as `output_size` says; None keeps a size."""
 
-    _op = staticmethod(_nn.adaptive_avg_pool2d)
+    _op = staticmethod(F.adaptive_avg_pool2d)
 
 
 class AdaptiveAvgPool3d(_AdaptiveAvgPool):
     """Mean over as many windows as `output_size` says; None keeps a size."""
 
-    _op = staticmethod(_nn.adaptive_avg_pool3d)
+    _op = staticmethod(F.adaptive_avg_pool3d)
