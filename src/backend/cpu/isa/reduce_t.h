@@ -46,11 +46,11 @@ static A F(chunk)(red_kind k, A a, const T *x, int64_t n) {
     }
 }
 
-/* n elements, `stride` apart. Sums of f32 are taken in f32 over 4096 elements and in f64 above. */
+/* n elements, `stride` apart. Sums of f32 are taken in f32 over 1024 elements and in f64 above. */
 static A F(line)(const red_job *j, A a, const char *p, int64_t stride, int64_t n) {
     T buf[DT_BLOCK];
     if (stride == 1 && j->direct) {
-        for (int64_t i = 0; i < n; i += 4096) a = F(chunk)(j->kind, a, (const T *)p + i, n - i < 4096 ? n - i : 4096);
+        for (int64_t i = 0; i < n; i += 1024) a = F(chunk)(j->kind, a, (const T *)p + i, n - i < 1024 ? n - i : 1024);
         return a;
     }
     for (int64_t i = 0; i < n; i += DT_BLOCK) {
@@ -78,7 +78,7 @@ static A F(output)(const red_job *j, int64_t o, int64_t g) {
     }
 }
 
-/* acc[c] = reduction over segment g of outputs o .. o + w, which are neighbours in memory. f32 sums fold into f64 every 64 rows. */
+/* acc[c] = reduction over segment g of outputs o .. o + w, which are neighbours in memory. f32 sums fold into f64 every 32 rows. */
 static void F(column_block)(const red_job *j, int64_t o, int64_t w, int64_t g, A *acc) {
     int64_t idx[DT_MAX_DIM], len[DT_MAX_DIM];
     const char *p = red_start(j, o, g, len);
@@ -99,7 +99,7 @@ static void F(column_block)(const red_job *j, int64_t o, int64_t w, int64_t g, A
         }
         if (sum) {
             for (int64_t c = 0; c < w; c++) part[c] += x[c];
-            if (++rows == 64) {
+            if (++rows == 32) {
                 for (int64_t c = 0; c < w; c++) acc[c] += part[c], part[c] = 0;
                 rows = 0;
             }
