@@ -283,6 +283,9 @@ static dt_status select_infer(dt_node *n) {
     return DT_OK;
 }
 static dt_status select_place(const dt_node *n, dt_rules *r) { return dt_place_except(n, r, 1u << ((const dt_select_attr *)n->attr)->dim); }
+static void select_grad(dt_grad *g) {
+    dt_grad_set(g, 0, dt_gather(g->s, dt_grad_gy(g, 0), ((const dt_select_attr *)dt_grad_attr(g))->dim, dt_grad_in(g, 1), false));
+}
 const dt_op dt_op_value_selecting_backward = {
     .sig = "value_selecting_backward(Tensor grad, Tensor indices, int dim, int size) -> Tensor",
     .doc = "The gradient of ops that pick elements along `dim` (max, sort, topk …): zeros of `size` along it, plus grad at indices.",
@@ -290,6 +293,8 @@ const dt_op dt_op_value_selecting_backward = {
     .attrs = DT_ATTRS(dt_select_attr, DT_FIELD(dt_select_attr, dim), DT_FIELD(dt_select_attr, size)),
     .infer = select_infer,
     .place = select_place,
+    .grad = select_grad,
+    .saves = DT_SAVE_IN(1),
     .kernels = {{DT_CPU, DT_FLOATS, dt_cpu_value_selecting_backward, DT_K_CONTIGUOUS}},
 };
 
@@ -345,6 +350,26 @@ const dt_op dt_op_min_dim = {
     .grad = pick_grad,
     .saves = DT_SAVE_OUT(1),
     .kernels = {{DT_CPU, DT_ANY, dt_cpu_min_dim, DT_K_CONTIGUOUS}},
+};
+
+static void max_other_compose(dt_scope *s, const dt_args *a, dt_tensor **out, int *n_out) {
+    dt_compose_out(dt_maximum(s, dt_arg_get_tensor(a, 0), dt_arg_get_tensor(a, 1)), out, n_out);
+}
+const dt_op dt_op_max_other = {
+    .sig = "max.other(Tensor input, Tensor other) -> Tensor",
+    .doc = "The elementwise maximum of two tensors.",
+    .where = DT_FN | DT_METHOD,
+    .compose = max_other_compose,
+};
+
+static void min_other_compose(dt_scope *s, const dt_args *a, dt_tensor **out, int *n_out) {
+    dt_compose_out(dt_minimum(s, dt_arg_get_tensor(a, 0), dt_arg_get_tensor(a, 1)), out, n_out);
+}
+const dt_op dt_op_min_other = {
+    .sig = "min.other(Tensor input, Tensor other) -> Tensor",
+    .doc = "The elementwise minimum of two tensors.",
+    .where = DT_FN | DT_METHOD,
+    .compose = min_other_compose,
 };
 
 /* ---- argmax, argmin ---------------------------------------------------------------------------------------------------------------- */
