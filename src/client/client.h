@@ -40,7 +40,9 @@ typedef struct dt_cell {
     bool inference;
     struct dt_cell *root;
     dt_view_step *chain;
-    uint32_t seen; /* root's version that val was computed at */
+    uint32_t stamp;  /* counts every write; version only those that gradients must know of (not through .data) */
+    uint32_t seen;   /* root's stamp that val was computed at */
+    bool silent;     /* made by dt_tensor_data: writes through it leave version alone */
     struct dt_tensor *owner; /* the handle that is the whole cell (weak), NULL once it is gone */
 } dt_cell;
 
@@ -56,7 +58,7 @@ struct dt_tensor {
     uint32_t refs;
     bool is_view;
     bool view_requires_grad;  /* views: a leaf that wants a gradient */
-    uint32_t version_seen;    /* views: the storage's version that val, grad_fn were computed at */
+    uint32_t stamp_seen;      /* views: the storage's stamp that val, grad_fn were computed at */
     uint32_t out_nr;
     dt_cell *cell;
     dt_view_step *chain;      /* NULL unless is_view */
@@ -97,6 +99,7 @@ dt_status dt_tensor_from_host(dt_hostbuf *buf, const dt_type *type, const dt_spe
 dt_status dt_tensor_fetch(dt_tensor *t, dt_future **out) DT_WUR;
 dt_status dt_sync_async(dt_future **out) DT_WUR;
 dt_status dt_tensor_detach(dt_tensor *t, dt_tensor **out) DT_WUR;        /* shares the storage, no history */
+dt_status dt_tensor_data(dt_tensor *t, dt_tensor **out) DT_WUR;          /* the same, and saved tensors do not notice writes through it (.data) */
 dt_status dt_tensor_set_data(dt_tensor *t, dt_tensor *src) DT_WUR;       /* t.data = src: same shape/dtype not required */
 dt_status dt_tensor_requires_grad_set(dt_tensor *t, bool on) DT_WUR;     /* leaves of float dtype only */
 

@@ -133,7 +133,8 @@ static dt_cell *alias_new(dt_tensor *t) {
     c->chain = chain_join(t->cell->chain, t->chain, &ok);
     c->val = dt_val_ref(dt_tensor_val(t));
     c->root = dt_cell_ref(root);
-    c->seen = root->version;
+    c->seen = root->stamp;
+    c->silent = t->cell->silent;
     c->inference = t->cell->inference;
     if (ok) return c;
     dt_cell_unref(c);
@@ -156,6 +157,12 @@ dt_status dt_tensor_detach(dt_tensor *t, dt_tensor **out) {
     return DT_OK;
 }
 
+dt_status dt_tensor_data(dt_tensor *t, dt_tensor **out) {
+    DT_TRY(dt_tensor_detach(t, out));
+    (*out)->cell->silent = true;
+    return DT_OK;
+}
+
 dt_status dt_tensor_set_data(dt_tensor *t, dt_tensor *src) {
     DT_TRY(dt_tensor_fresh(t));
     DT_TRY(dt_tensor_fresh(src));
@@ -166,6 +173,7 @@ dt_status dt_tensor_set_data(dt_tensor *t, dt_tensor *src) {
     c->users = 1;
     c->owner = t;
     c->requires_grad = dt_tensor_wants_grad(t);
+    c->silent = false;
     dt_grad_node *fn = t->is_view ? t->grad_fn : old->grad_fn;
     if (fn) dt_cell_history_set(c, fn, t->is_view ? t->out_nr : old->out_nr);
     if (t->is_view) {

@@ -147,10 +147,11 @@ static inline dt_tensor *dt_result_new(void) { /* handle + cell + value, not yet
 /* A new handle over an existing value, with history (fn NULL: none). NULL: out of host memory. */
 dt_tensor *dt_tensor_over(dt_val *v, dt_grad_node *fn, uint32_t nr);
 static inline uint32_t dt_storage_version(const dt_tensor *t) { return t->cell->root ? t->cell->root->version : t->cell->version; }
+static inline uint32_t dt_storage_stamp(const dt_tensor *t) { return t->cell->root ? t->cell->root->stamp : t->cell->stamp; }
 static inline bool dt_tensor_stale(const dt_tensor *t) {
     const dt_cell *c = t->cell;
-    if (DT_UNLIKELY(c->root != NULL) && c->seen != c->root->version) return true;
-    return DT_UNLIKELY(t->is_view) && t->version_seen != dt_storage_version(t);
+    if (DT_UNLIKELY(c->root != NULL) && c->seen != c->root->stamp) return true;
+    return DT_UNLIKELY(t->is_view) && t->stamp_seen != dt_storage_stamp(t);
 }
 static inline dt_val *dt_tensor_val(const dt_tensor *t) { return t->is_view ? t->val : t->cell->val; } /* of a fresh handle */
 static inline bool dt_tensor_wants_grad(const dt_tensor *t) {                                          /* of a fresh handle */

@@ -20,7 +20,7 @@ dt_status dt_view_attach(dt_tensor *t, dt_tensor *base, dt_call *call, int out_i
     t->chain = s;
     t->cell = dt_cell_ref(base->cell);
     t->cell->users++;
-    t->version_seen = dt_storage_version(base);
+    t->stamp_seen = dt_storage_stamp(base);
     return DT_OK;
 }
 
@@ -89,7 +89,7 @@ static dt_status chain_apply(dt_view_step *last, dt_tensor *t0, dt_tensor **out)
 }
 
 dt_status dt_cell_value(dt_cell *c, dt_val **out) {
-    if (!c->root || c->seen == c->root->version) {
+    if (!c->root || c->seen == c->root->stamp) {
         *out = c->val;
         return DT_OK;
     }
@@ -102,7 +102,7 @@ dt_status dt_cell_value(dt_cell *c, dt_val **out) {
         dt_val *v = dt_val_ref(dt_tensor_val(t));
         dt_val_unref(c->val);
         c->val = *out = v;
-        c->seen = c->root->version;
+        c->seen = c->root->stamp;
         dt_tensor_unref(t);
     }
     dt_tensor_unref(t0);
@@ -151,7 +151,7 @@ dt_status dt_tensor_refresh(dt_tensor *t) {
     dt_val *whole;
     DT_TRY(dt_client_ready());
     DT_TRY(dt_cell_value(t->cell, &whole));
-    if (!t->is_view || t->version_seen == dt_storage_version(t)) return DT_OK;
+    if (!t->is_view || t->stamp_seen == dt_storage_stamp(t)) return DT_OK;
     bool history = t->cell->requires_grad && !t->view_requires_grad;
     dt_tensor *t0, *r = NULL;
     DT_TRY(cell_twin(t->cell, history, &t0));
@@ -160,7 +160,7 @@ dt_status dt_tensor_refresh(dt_tensor *t) {
     dt_m = g.saved;
     if (!s) {
         view_take(t, r, history);
-        t->version_seen = dt_storage_version(t);
+        t->stamp_seen = dt_storage_stamp(t);
         if (t->leaf && history) dt_retain_move(t);
         dt_tensor_unref(r);
     }
@@ -202,6 +202,29 @@ static void cell_take_val(dt_cell *c, dt_val *v) {
     dt_val_unref(old);
 }
 
+static dt_status overwritten_backward(void *ctx, dt_tensor **gy, dt_tensor **gx) {
+    if (!gy[0]) return DT_OK;
+    dt_scope s;
+    dt_scope_init(&s);
+    dt_tensor *zero = dt_util_fill(&s, dt_tensor_meta_fast(gy[0]), 0);
+    if (zero) gx[0] = dt_tensor_ref(zero);
+    dt_status r = s.status;
+    dt_scope_fini(&s);
+    return r;
+}
+
+/* What had a history is overwritten by something without: it keeps requiring grad, and the old history gets zeros, as in PyTorch. */
+static dt_status overwritten(dt_cell *c) {
+    dt_grad_node *n = dt_grad_node_new(DT_NODE_CUSTOM, 1, 1, sizeof(dt_meta *));
+    if (!n) return DT_E_NOMEM;
+    n->custom = (dt_custom){overwritten_backward, NULL, NULL, "CopyBackwards"};
+    dt_node_metas(n)[0] = c->val->meta;
+    n->edge[0] = (dt_edge){.node = dt_grad_node_ref(c->grad_fn), .nr = c->out_nr, .kind = DT_EDGE_NODE};
+    dt_cell_history_set(c, n, 0);
+    dt_grad_node_unref(n);
+    return DT_OK;
+}
+
 /* The cell's whole value becomes that of `value`. An alias hands it to its root, which keeps its own history. */
 static dt_status cell_write(dt_cell *c, dt_tensor *value) {
     dt_val *v = dt_tensor_val(value);
@@ -227,13 +250,16 @@ static dt_status cell_write(dt_cell *c, dt_tensor *value) {
     } else if (c->root)
         cell_take_val(c->root, v);
     cell_take_val(c, v);
-    if (c->root)
-        c->seen = ++c->root->version;
-    else
-        c->version++;
+    dt_cell *root = dt_cell_root(c);
+    root->stamp++;
+    if (!c->silent) root->version++;
+    if (c->root) c->seen = root->stamp;
     if (dt_recording()) {
         dt_grad_node *fn = value->is_view ? value->grad_fn : value->cell->grad_fn;
-        dt_cell_history_set(c, fn, value->is_view ? value->out_nr : value->cell->out_nr);
+        if (fn || !c->grad_fn)
+            dt_cell_history_set(c, fn, value->is_view ? value->out_nr : value->cell->out_nr);
+        else
+            DT_TRY(overwritten(c));
         if (c->owner && c->owner->leaf) dt_retain_move(c->owner);
     }
     return DT_OK;
@@ -264,7 +290,7 @@ static dt_status write_view(dt_scope *s, dt_tensor *t, dt_tensor *value) {
     if (!r) r = cell_write(t->cell, fitted);
     if (!r && !history) { /* the view's value is known; with history it is re-read, as its history is now the base's */
         view_take(t, value, false);
-        t->version_seen = dt_storage_version(t);
+        t->stamp_seen = dt_storage_stamp(t);
     }
     dt_tensor_unref(whole);
     dt_tensor_unref(t0);

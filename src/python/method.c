@@ -224,7 +224,11 @@ static PyObject *detach(PyObject *self, PyObject *x) {
     DT_PY_CHECK(dt_tensor_detach(SELF, &t));
     return dt_py_wrap(t);
 }
-static PyObject *get_data(PyObject *self, void *x) { return detach(self, NULL); }
+static PyObject *get_data(PyObject *self, void *x) {
+    dt_tensor *t;
+    DT_PY_CHECK(dt_tensor_data(SELF, &t));
+    return dt_py_wrap(t);
+}
 static int set_data(PyObject *self, PyObject *v, void *x) {
     if (!v || !dt_py_is_tensor(v)) {
         PyErr_Format(PyExc_TypeError, "data must be set to a Tensor, not %s", v ? dt_py_type_name(v) : "nothing");
