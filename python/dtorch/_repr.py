@@ -62,15 +62,13 @@ class _Style:
             big, small = max(map(abs, shown)), min(map(abs, shown))
             self.whole = all(v == math.ceil(v) for v in shown)
             wide = big / small > 1000.0 or big > 1.0e8
-            self.scientific = wide or (not self.whole and small < 1.0e-4)
+            self.scientific = (wide or (not self.whole and small < 1.0e-4)) if options.sci_mode is None else options.sci_mode
             if self.scientific:
                 self.width = max(len(f"{v:.{p}e}") for v in shown)
             elif self.whole:
                 self.width = max(len(f"{v:.0f}") for v in shown) + 1
             else:
                 self.width = max(len(f"{v:.{p}f}") for v in shown)
-        if options.sci_mode is not None:
-            self.scientific = options.sci_mode
 
     def __call__(self, v):
         if not self.floating:

@@ -190,6 +190,7 @@ int dt_py_tensor_init(PyObject *m) {
     PyObject *type = PyType_FromSpec(&spec);
     if (!type) return -1;
     dt_py_tensor_type = (PyTypeObject *)type;
+    dt_py_tensor_type->tp_name = "Tensor"; /* in messages of Python's own; __module__ is set already */
     PyObject *f = PyCFunction_New(&static_methods[0], NULL);
     PyObject *st = f ? PyStaticMethod_New(f) : NULL;
     int bad = !st || PyObject_SetAttrString(type, "_make_subclass", st) < 0;
