@@ -40,7 +40,7 @@ class _Encoder:
         from dtorch.nn.parameter import Parameter
 
         out = {"$": "tensor"}
-        if tensor.dtype == dtorch.complex128:  # which the format does not have
+        if str(tensor.dtype).endswith("complex128"):  # which the format does not have
             out = {"$": "complex128"}
             parts = dtorch.view_as_real(tensor.detach())
             out["v"] = self._name(parts, path)

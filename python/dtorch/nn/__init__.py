@@ -2,11 +2,11 @@
 
 from dtorch.nn.parameter import Buffer, Parameter  # isort: skip
 from dtorch.nn import functional, init  # isort: skip
-from dtorch.nn import attention, modules, utils  # isort: skip
+from dtorch.nn import modules  # isort: skip
 from dtorch.nn.modules import *  # noqa: F403
 from dtorch.nn.modules import Module  # noqa: F401
 
-__all__ = ["Buffer", "Parameter", "attention", "factory_kwargs", "functional", "init", "modules", "utils", *modules.__all__]
+__all__ = ["Buffer", "Parameter", "factory_kwargs", "functional", "init", "modules", *modules.__all__]
 
 
 def factory_kwargs(kwargs):
@@ -23,3 +23,11 @@ def factory_kwargs(kwargs):
             raise TypeError(f"{name} specified twice, in **kwargs and in factory_kwargs")
         out[name] = kwargs[name]
     return out
+
+
+def __getattr__(name):
+    if name in ("attention", "utils"):  # loaded when they are used
+        from importlib import import_module
+
+        return import_module("." + name, __name__)
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

@@ -5,17 +5,30 @@ An operator of the engine wins over a composite of the same name, so a composite
 
 from __future__ import annotations
 
+import dtorch
 from dtorch._C import _nn
-from dtorch.nn.functional import _activation, _attention, _distance, _loss, _spatial
 
 __all__ = []
 for _name in dir(_nn):
     if not _name.startswith("_"):
         globals()[_name] = getattr(_nn, _name)
         __all__.append(_name)
+for _name in ("sigmoid", "tanh", "softmax", "log_softmax", "celu", "selu", "prelu", "dropout", "alpha_dropout", "threshold", "hardshrink"):
+    if _name not in globals() and hasattr(dtorch, _name):  # functions that PyTorch has under both names
+        globals()[_name] = getattr(dtorch, _name)
+        __all__.append(_name)
+
+from dtorch.nn.functional import _activation, _attention, _distance, _loss, _spatial  # noqa: E402  (they use the names above)
+
 for _module in (_activation, _attention, _distance, _loss, _spatial):
     for _name in _module.__all__:
         if _name not in globals():
             globals()[_name] = getattr(_module, _name)
             __all__.append(_name)
 del _name, _module
+
+
+def __getattr__(name):
+    from dtorch import _planned
+
+    raise _planned.explain(__name__, name)

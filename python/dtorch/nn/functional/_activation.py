@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import dtorch
-from dtorch._C import _nn
+import dtorch.nn.functional as F
 
 __all__ = [
     "celu_",
@@ -26,37 +26,37 @@ __all__ = [
 
 def relu_(input):
     """In-place :func:`relu`."""
-    return _nn.relu(input, inplace=True)
+    return F.relu(input, inplace=True)
 
 
 def selu_(input):
     """In-place :func:`selu`."""
-    return _nn.selu(input, inplace=True)
+    return F.selu(input, inplace=True)
 
 
 def elu_(input, alpha=1.0):
     """In-place :func:`elu`."""
-    return _nn.elu(input, alpha, inplace=True)
+    return F.elu(input, alpha, inplace=True)
 
 
 def celu_(input, alpha=1.0):
     """In-place :func:`celu`."""
-    return _nn.celu(input, alpha, inplace=True)
+    return F.celu(input, alpha, inplace=True)
 
 
 def leaky_relu_(input, negative_slope=0.01):
     """In-place :func:`leaky_relu`."""
-    return _nn.leaky_relu(input, negative_slope, inplace=True)
+    return F.leaky_relu(input, negative_slope, inplace=True)
 
 
 def hardtanh_(input, min_val=-1.0, max_val=1.0):
     """In-place :func:`hardtanh`."""
-    return _nn.hardtanh(input, min_val, max_val, inplace=True)
+    return F.hardtanh(input, min_val, max_val, inplace=True)
 
 
 def threshold_(input, threshold, value):
     """In-place :func:`threshold`."""
-    return _nn.threshold(input, threshold, value, inplace=True)
+    return F.threshold(input, threshold, value, inplace=True)
 
 
 def rrelu(input, lower=1.0 / 8, upper=1.0 / 3, training=False, inplace=False):
@@ -67,7 +67,7 @@ def rrelu(input, lower=1.0 / 8, upper=1.0 / 3, training=False, inplace=False):
         slope = dtorch.rand_like(input) * (upper - lower) + lower
         out = dtorch.where(input >= 0, input, input * slope)
     else:
-        out = _nn.leaky_relu(input, (lower + upper) / 2)
+        out = F.leaky_relu(input, (lower + upper) / 2)
     return input.copy_(out) if inplace else out
 
 
@@ -100,7 +100,7 @@ def _channel_noise(input, p):
     one = input.detach()
     for d in range(2, input.dim()):
         one = one.narrow(d, 0, 1)
-    return _nn.dropout(dtorch.ones_like(one), p, True)
+    return F.dropout(dtorch.ones_like(one), p, True)
 
 
 def _feature_dropout(name, input, p, training, inplace, batched_dims):
@@ -191,7 +191,7 @@ def embedding_bag(
         raise ValueError(f"embedding_bag: input has to be 1D or 2D Tensor, but got Tensor of dimension {input.dim()}")
     if padding_idx is not None and padding_idx < 0:
         padding_idx += weight.shape[0]
-    rows = _nn.embedding(input, weight, padding_idx, max_norm, norm_type, scale_grad_by_freq, sparse)
+    rows = F.embedding(input, weight, padding_idx, max_norm, norm_type, scale_grad_by_freq, sparse)
     counted = dtorch.ones_like(input) if padding_idx is None else (input != padding_idx).to(input.dtype)
     scale = counted.to(rows.dtype) if per_sample_weights is None else counted.to(rows.dtype) * per_sample_weights
     if input.dim() == 2:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 
 import dtorch
-from dtorch._C import _nn
+import dtorch.nn.functional as F
 
 __all__ = ["multi_head_attention_forward"]
 
@@ -58,16 +58,16 @@ def _projections(query, key, value, packed, separate, bias):
     width = query.shape[-1]
     if separate is None:
         if query is key and key is value:
-            return _nn.linear(query, packed, bias).chunk(3, -1)
+            return F.linear(query, packed, bias).chunk(3, -1)
         weights = packed.split(width, 0)
     else:
         weights = separate
     biases = (None, None, None) if bias is None else bias.chunk(3, 0)
-    return tuple(_nn.linear(x, w, b) for x, w, b in zip((query, key, value), weights, biases, strict=True))
+    return tuple(F.linear(x, w, b) for x, w, b in zip((query, key, value), weights, biases, strict=True))
 
 
 def _grow_mask(mask, by):
-    return None if mask is None else _nn.pad(mask, (0, by))
+    return None if mask is None else F.pad(mask, (0, by))
 
 
 def _combined_mask(attn_mask, key_padding_mask, batch, heads):
@@ -176,12 +176,12 @@ def multi_head_attention_forward(
         scores = (q * (1.0 / math.sqrt(head))) @ k.transpose(-2, -1)
         weights = (scores if mask is None else scores + mask).softmax(-1)
         if dropout_p > 0.0:
-            weights = _nn.dropout(weights, dropout_p, True)
+            weights = F.dropout(weights, dropout_p, True)
         out = weights @ v
         weights = weights.mean(1) if average_attn_weights else weights
         if not batched:
             weights = weights.squeeze(0)
     else:
-        out = _nn.scaled_dot_product_attention(q, k, v, attn_mask=mask, dropout_p=dropout_p, is_causal=causal)
-    out = _nn.linear(out.permute(2, 0, 1, 3).reshape(t, batch, width), out_proj_weight, out_proj_bias)
+        out = F.scaled_dot_product_attention(q, k, v, attn_mask=mask, dropout_p=dropout_p, is_causal=causal)
+    out = F.linear(out.permute(2, 0, 1, 3).reshape(t, batch, width), out_proj_weight, out_proj_bias)
     return (out if batched else out.squeeze(1)), weights

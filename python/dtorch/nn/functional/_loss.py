@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 
 import dtorch
-from dtorch._C import _nn
+import dtorch.nn.functional as F
 from dtorch.nn.functional._distance import pairwise_distance
 
 __all__ = [
@@ -62,7 +62,7 @@ def hinge_embedding_loss(input, target, margin=1.0, size_average=None, reduce=No
 
 def soft_margin_loss(input, target, size_average=None, reduce=None, reduction="mean"):
     """``log(1 + exp(-target * input))``, target 1 or -1."""
-    return _reduce(-_nn.logsigmoid(target * input), reduction, size_average, reduce)
+    return _reduce(-F.logsigmoid(target * input), reduction, size_average, reduce)
 
 
 def cosine_embedding_loss(input1, input2, target, margin=0, size_average=None, reduce=None, reduction="mean"):
@@ -114,7 +114,7 @@ def triplet_margin_loss(
 
 def multilabel_soft_margin_loss(input, target, weight=None, size_average=None, reduce=None, reduction="mean"):
     """Binary cross-entropy with logits, averaged over the classes: (..., C), (..., C) -> (...) before reduction."""
-    loss = -(target * _nn.logsigmoid(input) + (1 - target) * _nn.logsigmoid(-input))
+    loss = -(target * F.logsigmoid(input) + (1 - target) * F.logsigmoid(-input))
     if weight is not None:
         loss = loss * weight
     return _reduce(loss.mean(-1), reduction, size_average, reduce)

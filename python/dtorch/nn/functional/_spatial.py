@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dtorch
+import dtorch.nn.functional as F
 from dtorch._C import _nn
 
 __all__ = [
@@ -121,7 +122,7 @@ def local_response_norm(input, size, alpha=1e-4, beta=0.75, k=1.0):
         raise ValueError(f"local_response_norm: size must be at least 1, got {size}")
     channels = input.shape[1]
     margin = [0, 0] * (input.dim() - 2) + [size // 2, (size - 1) // 2]
-    padded = _nn.pad(input * input, margin)
+    padded = F.pad(input * input, margin)
     total = padded.narrow(1, 0, channels)
     for i in range(1, size):
         total = total + padded.narrow(1, i, channels)
@@ -135,22 +136,22 @@ def _lp_pool(n, pool, input, norm_type, kernel_size, stride, ceil_mode):
         count *= k
     stride = kernel if stride is None else _ntuple(stride, n, "stride")
     mean = pool(input**norm_type, kernel, stride, (0,) * n, ceil_mode)
-    return (mean.sign() * _nn.relu(mean.abs()) * count) ** (1.0 / norm_type)
+    return (mean.sign() * F.relu(mean.abs()) * count) ** (1.0 / norm_type)
 
 
 def lp_pool1d(input, norm_type, kernel_size, stride=None, ceil_mode=False):
     """Power-average pooling ``(sum x^p)^(1/p)`` of (N, C, L)."""
-    return _lp_pool(1, _nn.avg_pool1d, input, norm_type, kernel_size, stride, ceil_mode)
+    return _lp_pool(1, F.avg_pool1d, input, norm_type, kernel_size, stride, ceil_mode)
 
 
 def lp_pool2d(input, norm_type, kernel_size, stride=None, ceil_mode=False):
     """Power-average pooling ``(sum x^p)^(1/p)`` of (N, C, H, W)."""
-    return _lp_pool(2, _nn.avg_pool2d, input, norm_type, kernel_size, stride, ceil_mode)
+    return _lp_pool(2, F.avg_pool2d, input, norm_type, kernel_size, stride, ceil_mode)
 
 
 def lp_pool3d(input, norm_type, kernel_size, stride=None, ceil_mode=False):
     """Power-average pooling ``(sum x^p)^(1/p)`` of (N, C, D, H, W)."""
-    return _lp_pool(3, _nn.avg_pool3d, input, norm_type, kernel_size, stride, ceil_mode)
+    return _lp_pool(3, F.avg_pool3d, input, norm_type, kernel_size, stride, ceil_mode)
 
 
 def _max_unpool(n, input, indices, kernel_size, stride, padding, output_size):
@@ -189,17 +190,17 @@ def max_unpool3d(input, indices, kernel_size, stride=None, padding=0, output_siz
 
 def upsample(input, size=None, scale_factor=None, mode="nearest", align_corners=None):
     """The same as :func:`interpolate`."""
-    return _nn.interpolate(input, size=size, scale_factor=scale_factor, mode=mode, align_corners=align_corners)
+    return F.interpolate(input, size=size, scale_factor=scale_factor, mode=mode, align_corners=align_corners)
 
 
 def upsample_nearest(input, size=None, scale_factor=None):
     """:func:`interpolate` with ``mode="nearest"``."""
-    return _nn.interpolate(input, size=size, scale_factor=scale_factor, mode="nearest")
+    return F.interpolate(input, size=size, scale_factor=scale_factor, mode="nearest")
 
 
 def upsample_bilinear(input, size=None, scale_factor=None):
     """:func:`interpolate` with ``mode="bilinear"`` and aligned corners."""
-    return _nn.interpolate(input, size=size, scale_factor=scale_factor, mode="bilinear", align_corners=True)
+    return F.interpolate(input, size=size, scale_factor=scale_factor, mode="bilinear", align_corners=True)
 
 
 def channel_shuffle(input, groups):

@@ -5,7 +5,6 @@ from __future__ import annotations
 import warnings
 
 import dtorch
-from dtorch._C import _nn
 from dtorch.nn import functional as F
 from dtorch.nn import init
 from dtorch.nn.modules.linear import NonDynamicallyQuantizableLinear
@@ -60,35 +59,35 @@ class ReLU(_Inplace):
     """``max(0, x)``"""
 
     def forward(self, input):
-        return _nn.relu(input, self.inplace)
+        return F.relu(input, self.inplace)
 
 
 class SiLU(_Inplace):
     """``x sigmoid(x)``"""
 
     def forward(self, input):
-        return _nn.silu(input, self.inplace)
+        return F.silu(input, self.inplace)
 
 
 class Mish(_Inplace):
     """``x tanh(softplus(x))``"""
 
     def forward(self, input):
-        return _nn.mish(input, self.inplace)
+        return F.mish(input, self.inplace)
 
 
 class SELU(_Inplace):
     """Scaled ELU of self-normalising networks."""
 
     def forward(self, input):
-        return _nn.selu(input, self.inplace)
+        return F.selu(input, self.inplace)
 
 
 class Hardsigmoid(_Inplace):
     """``clamp(x / 6 + 1 / 2, 0, 1)``"""
 
     def forward(self, input):
-        return _nn.hardsigmoid(input, self.inplace)
+        return F.hardsigmoid(input, self.inplace)
 
     def extra_repr(self):
         return ""
@@ -98,7 +97,7 @@ class Hardswish(_Inplace):
     """``x hardsigmoid(x)``"""
 
     def forward(self, input):
-        return _nn.hardswish(input, self.inplace)
+        return F.hardswish(input, self.inplace)
 
     def extra_repr(self):
         return ""
@@ -108,35 +107,35 @@ class Sigmoid(Module):
     """``1 / (1 + exp(-x))``"""
 
     def forward(self, input):
-        return _nn.sigmoid(input)
+        return F.sigmoid(input)
 
 
 class Tanh(Module):
     """``tanh(x)``"""
 
     def forward(self, input):
-        return _nn.tanh(input)
+        return F.tanh(input)
 
 
 class LogSigmoid(Module):
     """``log(sigmoid(x))``"""
 
     def forward(self, input):
-        return _nn.logsigmoid(input)
+        return F.logsigmoid(input)
 
 
 class Softsign(Module):
     """``x / (1 + |x|)``"""
 
     def forward(self, input):
-        return _nn.softsign(input)
+        return F.softsign(input)
 
 
 class Tanhshrink(Module):
     """``x - tanh(x)``"""
 
     def forward(self, input):
-        return _nn.tanhshrink(input)
+        return F.tanhshrink(input)
 
 
 class Threshold(Module):
@@ -149,7 +148,7 @@ class Threshold(Module):
         self.inplace = inplace
 
     def forward(self, input):
-        return _nn.threshold(input, self.threshold, self.value, self.inplace)
+        return F.threshold(input, self.threshold, self.value, self.inplace)
 
     def extra_repr(self):
         return f"threshold={self.threshold}, value={self.value}" + (", inplace=True" if self.inplace else "")
@@ -186,7 +185,7 @@ class Hardtanh(Module):
             raise ValueError(f"max_val must be larger than min_val, got min_val={self.min_val} and max_val={self.max_val}")
 
     def forward(self, input):
-        return _nn.hardtanh(input, self.min_val, self.max_val, self.inplace)
+        return F.hardtanh(input, self.min_val, self.max_val, self.inplace)
 
     def extra_repr(self):
         return f"min_val={self.min_val}, max_val={self.max_val}" + (", inplace=True" if self.inplace else "")
@@ -216,14 +215,14 @@ class ELU(_Alpha):
     """x above 0, ``alpha (exp(x) - 1)`` below."""
 
     def forward(self, input):
-        return _nn.elu(input, self.alpha, self.inplace)
+        return F.elu(input, self.alpha, self.inplace)
 
 
 class CELU(_Alpha):
     """``max(0, x) + min(0, alpha (exp(x / alpha) - 1))``"""
 
     def forward(self, input):
-        return _nn.celu(input, self.alpha, self.inplace)
+        return F.celu(input, self.alpha, self.inplace)
 
 
 class GELU(Module):
@@ -234,7 +233,7 @@ class GELU(Module):
         self.approximate = approximate
 
     def forward(self, input):
-        return _nn.gelu(input, approximate=self.approximate)
+        return F.gelu(input, approximate=self.approximate)
 
     def extra_repr(self):
         return f"approximate={self.approximate!r}"
@@ -248,7 +247,7 @@ class GLU(Module):
         self.dim = dim
 
     def forward(self, input):
-        return _nn.glu(input, self.dim)
+        return F.glu(input, self.dim)
 
     def extra_repr(self):
         return f"dim={self.dim}"
@@ -267,14 +266,14 @@ class Hardshrink(_Shrink):
     """x where ``|x| > lambd``, 0 elsewhere."""
 
     def forward(self, input):
-        return _nn.hardshrink(input, self.lambd)
+        return F.hardshrink(input, self.lambd)
 
 
 class Softshrink(_Shrink):
     """x moved towards 0 by `lambd`, 0 where it is nearer than that."""
 
     def forward(self, input):
-        return _nn.softshrink(input, self.lambd)
+        return F.softshrink(input, self.lambd)
 
 
 class LeakyReLU(Module):
@@ -286,7 +285,7 @@ class LeakyReLU(Module):
         self.inplace = inplace
 
     def forward(self, input):
-        return _nn.leaky_relu(input, self.negative_slope, self.inplace)
+        return F.leaky_relu(input, self.negative_slope, self.inplace)
 
     def extra_repr(self):
         return f"negative_slope={self.negative_slope}" + (", inplace=True" if self.inplace else "")
@@ -301,7 +300,7 @@ class Softplus(Module):
         self.threshold = threshold
 
     def forward(self, input):
-        return _nn.softplus(input, self.beta, self.threshold)
+        return F.softplus(input, self.beta, self.threshold)
 
     def extra_repr(self):
         return f"beta={self.beta}, threshold={self.threshold}"
@@ -322,7 +321,7 @@ class PReLU(Module):
         init.constant_(self.weight, self.init)
 
     def forward(self, input):
-        return _nn.prelu(input, self.weight)
+        return F.prelu(input, self.weight)
 
     def extra_repr(self):
         return f"num_parameters={self.num_parameters}"
@@ -353,21 +352,21 @@ class Softmax(_AlongDim):
     """``exp(x) / sum exp(x)`` along `dim`."""
 
     def forward(self, input):
-        return _nn.softmax(input, _implicit_dim("softmax", input.dim()) if self.dim is None else self.dim)
+        return F.softmax(input, _implicit_dim("softmax", input.dim()) if self.dim is None else self.dim)
 
 
 class Softmin(_AlongDim):
     """``softmax(-x)`` along `dim`."""
 
     def forward(self, input):
-        return _nn.softmin(input, _implicit_dim("softmin", input.dim()) if self.dim is None else self.dim)
+        return F.softmin(input, _implicit_dim("softmin", input.dim()) if self.dim is None else self.dim)
 
 
 class LogSoftmax(_AlongDim):
     """``log(softmax(x))`` along `dim`."""
 
     def forward(self, input):
-        return _nn.log_softmax(input, _implicit_dim("log_softmax", input.dim()) if self.dim is None else self.dim)
+        return F.log_softmax(input, _implicit_dim("log_softmax", input.dim()) if self.dim is None else self.dim)
 
 
 class Softmax2d(Module):
@@ -376,7 +375,7 @@ class Softmax2d(Module):
     def forward(self, input):
         if input.dim() not in (3, 4):
             raise ValueError(f"Softmax2d: expected input to be 3D or 4D, got {input.dim()}D instead")
-        return _nn.softmax(input, -3)
+        return F.softmax(input, -3)
 
 
 class MultiheadAttention(Module):

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import dtorch
-from dtorch._C import _nn
+from dtorch.nn import functional as F
 from dtorch.nn import init
 from dtorch.nn.modules.module import Module
 from dtorch.nn.parameter import Parameter
@@ -81,7 +81,7 @@ class _BatchNorm(_NormBase):
         own_statistics = self.training or (self.running_mean is None and self.running_var is None)
         # In training without tracking, the running statistics are not to be written.
         tracked = not self.training or self.track_running_stats
-        return _nn.batch_norm(
+        return F.batch_norm(
             input,
             self.running_mean if tracked else None,
             self.running_var if tracked else None,

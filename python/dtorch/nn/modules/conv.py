@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 
 import dtorch
-from dtorch._C import _nn
+from dtorch.nn import functional as F
 from dtorch.nn import init
 from dtorch.nn.modules.module import Module
 from dtorch.nn.modules.utils import pair, single, triple
@@ -111,7 +111,7 @@ class _Conv(_ConvNd):
     """A convolution: subclasses give the operator and how sizes are read."""
 
     _size = staticmethod(single)
-    _op = staticmethod(_nn.conv1d)
+    _op = "conv1d"
 
     def __init__(
         self,
@@ -147,9 +147,9 @@ class _Conv(_ConvNd):
     def _conv_forward(self, input, weight, bias):
         padding = self.padding
         if self.padding_mode != "zeros":
-            input = _nn.pad(input, self._reversed_padding_repeated_twice, mode=self.padding_mode)
+            input = F.pad(input, self._reversed_padding_repeated_twice, mode=self.padding_mode)
             padding = self._size(0)
-        return self._op(input, weight, bias, self.stride, padding, self.dilation, self.groups)
+        return getattr(F, self._op)(input, weight, bias, self.stride, padding, self.dilation, self.groups)
 
     def forward(self, input):
         return self._conv_forward(input, self.weight, self.bias)
@@ -163,21 +163,21 @@ class Conv2d(_Conv):
     """Convolution of (N, C, H, W) or (C, H, W). `padding` is a number, a pair, "same" or "valid"."""
 
     _size = staticmethod(pair)
-    _op = staticmethod(_nn.conv2d)
+    _op = "conv2d"
 
 
 class Conv3d(_Conv):
     """Convolution of (N, C, D, H, W) or (C, D, H, W). `padding` is a number, a triple, "same" or "valid"."""
 
     _size = staticmethod(triple)
-    _op = staticmethod(_nn.conv3d)
+    _op = "conv3d"
 
 
 class _ConvTranspose(_ConvNd):
     """A transposed convolution: subclasses give the operator and how sizes are read."""
 
     _size = staticmethod(single)
-    _op = staticmethod(_nn.conv_transpose1d)
+    _op = "conv_transpose1d"
 
     def __init__(
         self,
@@ -240,7 +240,7 @@ class _ConvTranspose(_ConvNd):
 
     def forward(self, input, output_size=None):
         extra = self._output_padding(input, output_size)
-        return self._op(input, self.weight, self.bias, self.stride, self.padding, extra, self.groups, self.dilation)
+        return getattr(F, self._op)(input, self.weight, self.bias, self.stride, self.padding, extra, self.groups, self.dilation)
 
 
 class ConvTranspose1d(_ConvTranspose):
@@ -251,11 +251,11 @@ class ConvTranspose2d(_ConvTranspose):
     """Transposed convolution of (N, C, H, W) or (C, H, W)."""
 
     _size = staticmethod(pair)
-    _op = staticmethod(_nn.conv_transpose2d)
+    _op = "conv_transpose2d"
 
 
 class ConvTranspose3d(_ConvTranspose):
     """Transposed convolution of (N, C, D, H, W) or (C, D, H, W)."""
 
     _size = staticmethod(triple)
-    _op = staticmethod(_nn.conv_transpose3d)
+    _op = "conv_transpose3d"

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dtorch._C import _nn
 from dtorch.nn import functional as F
 from dtorch.nn.modules.module import Module
 
@@ -25,7 +24,7 @@ class Dropout(_Dropout):
     """Zeroes elements with probability `p` and scales the others by 1 / (1 - p)."""
 
     def forward(self, input):
-        return _nn.dropout(input, self.p, self.training, self.inplace)
+        return F.dropout(input, self.p, self.training, self.inplace)
 
 
 class Dropout1d(_Dropout):
@@ -53,7 +52,7 @@ class AlphaDropout(_Dropout):
     """Dropout that keeps mean and variance of a self-normalising network."""
 
     def forward(self, input):
-        return _nn.alpha_dropout(input, self.p, self.training)
+        return F.alpha_dropout(input, self.p, self.training)
 
 
 class FeatureAlphaDropout(_Dropout):

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dtorch._C import _nn
+from dtorch.nn import functional as F
 from dtorch.nn.modules.module import Module
 
 __all__ = ["Fold", "Unfold"]
@@ -20,7 +20,7 @@ class Fold(Module):
         self.stride = stride
 
     def forward(self, input):
-        return _nn.fold(input, self.output_size, self.kernel_size, self.dilation, self.padding, self.stride)
+        return F.fold(input, self.output_size, self.kernel_size, self.dilation, self.padding, self.stride)
 
     def extra_repr(self):
         return (
@@ -40,7 +40,7 @@ class Unfold(Module):
         self.stride = stride
 
     def forward(self, input):
-        return _nn.unfold(input, self.kernel_size, self.dilation, self.padding, self.stride)
+        return F.unfold(input, self.kernel_size, self.dilation, self.padding, self.stride)
 
     def extra_repr(self):
         return f"kernel_size={self.kernel_size}, dilation={self.dilation}, padding={self.padding}, stride={self.stride}"

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import warnings
 
-from dtorch._C import _nn
+from dtorch.nn import functional as F
 from dtorch.nn.modules.batchnorm import _NormBase
 
 __all__ = ["InstanceNorm1d", "InstanceNorm2d", "InstanceNorm3d"]
@@ -36,7 +36,7 @@ class _InstanceNorm(_NormBase):
                 "num_features, which is not used because affine=False",
                 stacklevel=2,
             )
-        out = _nn.instance_norm(
+        out = F.instance_norm(
             input if batched else input.unsqueeze(0),
             self.running_mean,
             self.running_var,

@@ -5,14 +5,14 @@ from __future__ import annotations
 import math
 
 import dtorch
-from dtorch._C import _nn
+from dtorch.nn import functional as F
 from dtorch.nn import init
 from dtorch.nn.modules.module import Module
 from dtorch.nn.parameter import Parameter
 
 __all__ = ["Bilinear", "Identity", "Linear"]
 
-_linear = _nn.linear
+_linear = F.linear
 
 
 class Identity(Module):
@@ -82,7 +82,7 @@ class Bilinear(Module):
             init.uniform_(self.bias, -bound, bound)
 
     def forward(self, input1, input2):
-        return _nn.bilinear(input1, input2, self.weight, self.bias)
+        return F.bilinear(input1, input2, self.weight, self.bias)
 
     def extra_repr(self):
         return (

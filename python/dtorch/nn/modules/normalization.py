@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import dtorch
-from dtorch._C import _nn
 from dtorch.nn import functional as F
 from dtorch.nn import init
 from dtorch.nn.modules.module import Module
@@ -66,7 +65,7 @@ class LayerNorm(Module):
             init.zeros_(self.bias)
 
     def forward(self, input):
-        return _nn.layer_norm(input, self.normalized_shape, self.weight, self.bias, self.eps)
+        return F.layer_norm(input, self.normalized_shape, self.weight, self.bias, self.eps)
 
     def extra_repr(self):
         return f"{self.normalized_shape}, eps={self.eps}, elementwise_affine={self.elementwise_affine}, bias={self.bias is not None}"
@@ -95,7 +94,7 @@ class RMSNorm(Module):
             init.ones_(self.weight)
 
     def forward(self, input):
-        return _nn.rms_norm(input, self.normalized_shape, self.weight, self.eps)
+        return F.rms_norm(input, self.normalized_shape, self.weight, self.eps)
 
     def extra_repr(self):
         return f"{self.normalized_shape}, eps={self.eps}, elementwise_affine={self.elementwise_affine}"
@@ -124,7 +123,7 @@ class GroupNorm(Module):
             init.zeros_(self.bias)
 
     def forward(self, input):
-        return _nn.group_norm(input, self.num_groups, self.weight, self.bias, self.eps)
+        return F.group_norm(input, self.num_groups, self.weight, self.bias, self.eps)
 
     def extra_repr(self):
         return f"{self.num_groups}, {self.num_channels}, eps={self.eps}, affine={self.affine}, bias={self.bias is not None}"

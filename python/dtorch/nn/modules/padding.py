@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dtorch._C import _nn
+from dtorch.nn import functional as F
 from dtorch.nn.modules.module import Module
 from dtorch.nn.modules.utils import ntuple
 
@@ -34,7 +34,7 @@ class _Pad(Module):
         self.padding = ntuple(2 * self._dims)(padding)
 
     def forward(self, input):
-        return _nn.pad(input, self.padding, self._mode)
+        return F.pad(input, self.padding, self._mode)
 
     def extra_repr(self):
         return f"{self.padding}"
@@ -48,7 +48,7 @@ class ConstantPad1d(_Pad):
         self.value = value
 
     def forward(self, input):
-        return _nn.pad(input, self.padding, "constant", self.value)
+        return F.pad(input, self.padding, "constant", self.value)
 
     def extra_repr(self):
         return f"padding={self.padding}, value={self.value}"

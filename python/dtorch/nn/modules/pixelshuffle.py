@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dtorch._C import _nn
+from dtorch.nn import functional as F
 from dtorch.nn.modules.module import Module
 
 __all__ = ["PixelShuffle", "PixelUnshuffle"]
@@ -16,7 +16,7 @@ class PixelShuffle(Module):
         self.upscale_factor = upscale_factor
 
     def forward(self, input):
-        return _nn.pixel_shuffle(input, self.upscale_factor)
+        return F.pixel_shuffle(input, self.upscale_factor)
 
     def extra_repr(self):
         return f"upscale_factor={self.upscale_factor}"
@@ -30,7 +30,7 @@ class PixelUnshuffle(Module):
         self.downscale_factor = downscale_factor
 
     def forward(self, input):
-        return _nn.pixel_unshuffle(input, self.downscale_factor)
+        return F.pixel_unshuffle(input, self.downscale_factor)
 
     def extra_repr(self):
         return f"downscale_factor={self.downscale_factor}"

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dtorch._C import _nn
 from dtorch.nn import functional as F
 from dtorch.nn.modules.module import Module
 from dtorch.nn.modules.utils import pair, single, triple
@@ -30,7 +29,7 @@ __all__ = [
 
 
 class _MaxPool(Module):
-    _op = None
+    _op = ""
 
     def __init__(self, kernel_size, stride=None, padding=0, dilation=1, return_indices=False, ceil_mode=False):
         super().__init__()
@@ -42,7 +41,7 @@ class _MaxPool(Module):
         self.ceil_mode = ceil_mode
 
     def forward(self, input):
-        return self._op(
+        return getattr(F, self._op)(
             input,
             self.kernel_size,
             self.stride,
@@ -62,24 +61,24 @@ class _MaxPool(Module):
 class MaxPool1d(_MaxPool):
     """Maximum over windows of (N, C, L); with `return_indices`, also where each came from."""
 
-    _op = staticmethod(F.max_pool1d)
+    _op = "max_pool1d"
 
 
 class MaxPool2d(_MaxPool):
     """Maximum over windows of (N, C, H, W); with `return_indices`, also where each came from."""
 
-    _op = staticmethod(F.max_pool2d)
+    _op = "max_pool2d"
 
 
 class MaxPool3d(_MaxPool):
     """Maximum over windows of (N, C, D, H, W); with `return_indices`, also where each came from."""
 
-    _op = staticmethod(F.max_pool3d)
+    _op = "max_pool3d"
 
 
 class _MaxUnpool(Module):
     _size = staticmethod(single)
-    _op = None
+    _op = ""
 
     def __init__(self, kernel_size, stride=None, padding=0):
         super().__init__()
@@ -88,7 +87,7 @@ class _MaxUnpool(Module):
         self.padding = self._size(padding)
 
     def forward(self, input, indices, output_size=None):
-        return self._op(input, indices, self.kernel_size, self.stride, self.padding, output_size)
+        return getattr(F, self._op)(input, indices, self.kernel_size, self.stride, self.padding, output_size)
 
     def extra_repr(self):
         return f"kernel_size={self.kernel_size}, stride={self.stride}, padding={self.padding}"
@@ -97,21 +96,21 @@ class _MaxUnpool(Module):
 class MaxUnpool1d(_MaxUnpool):
     """Inverse of :class:`MaxPool1d`, with its indices."""
 
-    _op = staticmethod(F.max_unpool1d)
+    _op = "max_unpool1d"
 
 
 class MaxUnpool2d(_MaxUnpool):
     """Inverse of :class:`MaxPool2d`, with its indices."""
 
     _size = staticmethod(pair)
-    _op = staticmethod(F.max_unpool2d)
+    _op = "max_unpool2d"
 
 
 class MaxUnpool3d(_MaxUnpool):
     """Inverse of :class:`MaxPool3d`, with its indices."""
 
     _size = staticmethod(triple)
-    _op = staticmethod(F.max_unpool3d)
+    _op = "max_unpool3d"
 
 
 class _AvgPool(Module):
@@ -131,13 +130,13 @@ class AvgPool1d(_AvgPool):
         self.count_include_pad = count_include_pad
 
     def forward(self, input):
-        return _nn.avg_pool1d(input, self.kernel_size, self.stride, self.padding, self.ceil_mode, self.count_include_pad)
+        return F.avg_pool1d(input, self.kernel_size, self.stride, self.padding, self.ceil_mode, self.count_include_pad)
 
 
 class AvgPool2d(_AvgPool):
     """Mean over windows of (N, C, H, W)."""
 
-    _op = staticmethod(_nn.avg_pool2d)
+    _op = "avg_pool2d"
 
     def __init__(self, kernel_size, stride=None, padding=0, ceil_mode=False, count_include_pad=True, divisor_override=None):
         super().__init__()
@@ -149,7 +148,7 @@ class AvgPool2d(_AvgPool):
         self.divisor_override = divisor_override
 
     def forward(self, input):
-        return self._op(
+        return getattr(F, self._op)(
             input, self.kernel_size, self.stride, self.padding, self.ceil_mode, self.count_include_pad, self.divisor_override
         )
 
@@ -157,11 +156,11 @@ class AvgPool2d(_AvgPool):
 class AvgPool3d(AvgPool2d):
     """Mean over windows of (N, C, D, H, W)."""
 
-    _op = staticmethod(_nn.avg_pool3d)
+    _op = "avg_pool3d"
 
 
 class _LPPool(Module):
-    _op = None
+    _op = ""
 
     def __init__(self, norm_type, kernel_size, stride=None, ceil_mode=False):
         super().__init__()
@@ -171,7 +170,7 @@ class _LPPool(Module):
         self.ceil_mode = ceil_mode
 
     def forward(self, input):
-        return self._op(input, float(self.norm_type), self.kernel_size, self.stride, self.ceil_mode)
+        return getattr(F, self._op)(input, float(self.norm_type), self.kernel_size, self.stride, self.ceil_mode)
 
     def extra_repr(self):
         return f"norm_type={self.norm_type}, kernel_size={self.kernel_size}, stride={self.stride}, ceil_mode={self.ceil_mode}"
@@ -180,23 +179,23 @@ class _LPPool(Module):
 class LPPool1d(_LPPool):
     """``(sum x^p)^(1/p)`` over windows of (N, C, L)."""
 
-    _op = staticmethod(F.lp_pool1d)
+    _op = "lp_pool1d"
 
 
 class LPPool2d(_LPPool):
     """``(sum x^p)^(1/p)`` over windows of (N, C, H, W)."""
 
-    _op = staticmethod(F.lp_pool2d)
+    _op = "lp_pool2d"
 
 
 class LPPool3d(_LPPool):
     """``(sum x^p)^(1/p)`` over windows of (N, C, D, H, W)."""
 
-    _op = staticmethod(F.lp_pool3d)
+    _op = "lp_pool3d"
 
 
 class _AdaptiveMaxPool(Module):
-    _op = None
+    _op = ""
 
     def __init__(self, output_size, return_indices=False):
         super().__init__()
@@ -205,8 +204,8 @@ class _AdaptiveMaxPool(Module):
 
     def forward(self, input):
         if self.return_indices:
-            return self._op(input, self.output_size, return_indices=True)
-        return self._op(input, self.output_size)
+            return getattr(F, self._op)(input, self.output_size, return_indices=True)
+        return getattr(F, self._op)(input, self.output_size)
 
     def extra_repr(self):
         return f"output_size={self.output_size}"
@@ -215,30 +214,30 @@ class _AdaptiveMaxPool(Module):
 class AdaptiveMaxPool1d(_AdaptiveMaxPool):
     """Maximum over as many windows as `output_size` says."""
 
-    _op = staticmethod(F.adaptive_max_pool1d)
+    _op = "adaptive_max_pool1d"
 
 
 class AdaptiveMaxPool2d(_AdaptiveMaxPool):
     """Maximum over as many windows as `output_size` says; None keeps a size."""
 
-    _op = staticmethod(F.adaptive_max_pool2d)
+    _op = "adaptive_max_pool2d"
 
 
 class AdaptiveMaxPool3d(_AdaptiveMaxPool):
     """Maximum over as many windows as `output_size` says; None keeps a size."""
 
-    _op = staticmethod(F.adaptive_max_pool3d)
+    _op = "adaptive_max_pool3d"
 
 
 class _AdaptiveAvgPool(Module):
-    _op = None
+    _op = ""
 
     def __init__(self, output_size):
         super().__init__()
         self.output_size = output_size
 
     def forward(self, input):
-        return self._op(input, self.output_size)
+        return getattr(F, self._op)(input, self.output_size)
 
     def extra_repr(self):
         return f"output_size={self.output_size}"
@@ -247,16 +246,16 @@ class _AdaptiveAvgPool(Module):
 class AdaptiveAvgPool1d(_AdaptiveAvgPool):
     """Mean over as many windows as `output_size` says."""
 
-    _op = staticmethod(F.adaptive_avg_pool1d)
+    _op = "adaptive_avg_pool1d"
 
 
 class AdaptiveAvgPool2d(_AdaptiveAvgPool):
     """Mean over as many windows as `output_size` says; None keeps a size."""
 
-    _op = staticmethod(F.adaptive_avg_pool2d)
+    _op = "adaptive_avg_pool2d"
 
 
 class AdaptiveAvgPool3d(_AdaptiveAvgPool):
     """Mean over as many windows as `output_size` says; None keeps a size."""
 
-    _op = staticmethod(F.adaptive_avg_pool3d)
+    _op = "adaptive_avg_pool3d"

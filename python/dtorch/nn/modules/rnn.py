@@ -9,7 +9,7 @@ import math
 import warnings
 
 import dtorch
-from dtorch._C import _nn
+from dtorch.nn import functional as F
 from dtorch.nn import init
 from dtorch.nn.modules.module import Module
 from dtorch.nn.parameter import Parameter
@@ -21,17 +21,17 @@ _GATES = {"RNN_TANH": 1, "RNN_RELU": 1, "LSTM": 4, "GRU": 3}
 
 
 def _step_tanh(gx, h, w, b):
-    out = (gx + _nn.linear(h[0], w, b)).tanh()
+    out = (gx + F.linear(h[0], w, b)).tanh()
     return out, (out,)
 
 
 def _step_relu(gx, h, w, b):
-    out = (gx + _nn.linear(h[0], w, b)).relu()
+    out = (gx + F.linear(h[0], w, b)).relu()
     return out, (out,)
 
 
 def _step_lstm(gx, h, w, b):
-    i, f, g, o = (gx + _nn.linear(h[0], w, b)).chunk(4, -1)
+    i, f, g, o = (gx + F.linear(h[0], w, b)).chunk(4, -1)
     c = f.sigmoid() * h[1] + i.sigmoid() * g.tanh()
     out = o.sigmoid() * c.tanh()
     return out, (out, c)
@@ -39,7 +39,7 @@ def _step_lstm(gx, h, w, b):
 
 def _step_gru(gx, h, w, b):
     xr, xz, xn = gx.chunk(3, -1)
-    hr, hz, hn = _nn.linear(h[0], w, b).chunk(3, -1)
+    hr, hz, hn = F.linear(h[0], w, b).chunk(3, -1)
     r, z = (xr + hr).sigmoid(), (xz + hz).sigmoid()
     n = (xn + r * hn).tanh()
     out = n + z * (h[0] - n)
@@ -163,13 +163,13 @@ class RNNBase(Module):
         """One layer in one direction: x (T, N, in) -> outputs (T, N, out) and the last state."""
         step = _STEP[self.mode]
         w, b = getattr(self, "weight_hh" + suffix), getattr(self, "bias_hh" + suffix, None)
-        gates = _nn.linear(x, getattr(self, "weight_ih" + suffix), getattr(self, "bias_ih" + suffix, None)).unbind(0)
+        gates = F.linear(x, getattr(self, "weight_ih" + suffix), getattr(self, "bias_ih" + suffix, None)).unbind(0)
         projection = getattr(self, "weight_hr" + suffix) if self.proj_size else None
         outs = [None] * len(gates)
         for t in reversed(range(len(gates))) if backwards else range(len(gates)):
             out, state = step(gates[t], state, w, b)
             if projection is not None:
-                out = _nn.linear(out, projection)
+                out = F.linear(out, projection)
                 state = (out, *state[1:])
             outs[t] = out
         return dtorch.stack(outs), state
@@ -187,7 +187,7 @@ class RNNBase(Module):
                 last.append(state)
             x = outs[0] if directions == 1 else dtorch.cat(outs, -1)
             if self.dropout > 0 and layer < self.num_layers - 1:
-                x = _nn.dropout(x, self.dropout, self.training)
+                x = F.dropout(x, self.dropout, self.training)
         return x, tuple(dtorch.stack(list(s)) for s in zip(*last, strict=True))
 
     def _run_packed(self, packed, hx):
@@ -354,7 +354,7 @@ class RNNCellBase(Module):
                 if state.dim() not in (1, 2):
                     raise ValueError(f"{self._get_name()}: Expected hidden to be 1D or 2D, got {state.dim()}D instead")
             states = tuple(s if batched else s.unsqueeze(0) for s in states)
-        _, states = _STEP[mode](_nn.linear(x, self.weight_ih, self.bias_ih), states, self.weight_hh, self.bias_hh)
+        _, states = _STEP[mode](F.linear(x, self.weight_ih, self.bias_ih), states, self.weight_hh, self.bias_hh)
         return states if batched else tuple(s.squeeze(0) for s in states)
 
     def extra_repr(self):

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import dtorch
-from dtorch._C import _nn
 from dtorch.nn import functional as F
 from dtorch.nn import init
 from dtorch.nn.modules.module import Module
@@ -69,7 +68,7 @@ class Embedding(_Table):
         self._make_weight(_weight, _freeze, device, dtype)
 
     def forward(self, input):
-        return _nn.embedding(
+        return F.embedding(
             input, self.weight, self.padding_idx, self.max_norm, self.norm_type, self.scale_grad_by_freq, self.sparse
         )
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dtorch._C import _nn
+from dtorch.nn import functional as F
 from dtorch.nn.modules.module import Module
 
 __all__ = ["Upsample", "UpsamplingBilinear2d", "UpsamplingNearest2d"]
@@ -24,7 +24,7 @@ class Upsample(Module):
         self.recompute_scale_factor = recompute_scale_factor
 
     def forward(self, input):
-        return _nn.interpolate(
+        return F.interpolate(
             input,
             size=self.size,
             scale_factor=self.scale_factor,

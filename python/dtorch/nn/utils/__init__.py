@@ -1,25 +1,33 @@
-"""Helpers for parameters: clipping gradients, joining to a vector, padding sequences, parametrisations."""
+"""Helpers for parameters: clipping gradients, joining to a vector, padding sequences, parametrisations. Loaded when they are used."""
 
-from dtorch.nn.utils import parametrizations, parametrize, rnn, stateless
-from dtorch.nn.utils.clip_grad import clip_grad_norm, clip_grad_norm_, clip_grad_value_, clip_grads_with_norm_, get_total_norm
-from dtorch.nn.utils.convert_parameters import parameters_to_vector, vector_to_parameters
-from dtorch.nn.utils.parametrizations import remove_spectral_norm, remove_weight_norm, spectral_norm
-from dtorch.nn.utils.weight_norm import weight_norm
+from importlib import import_module as _import_module
 
-__all__ = [
-    "clip_grad_norm",
-    "clip_grad_norm_",
-    "clip_grad_value_",
-    "clip_grads_with_norm_",
-    "get_total_norm",
-    "parameters_to_vector",
-    "parametrizations",
-    "parametrize",
-    "remove_spectral_norm",
-    "remove_weight_norm",
-    "rnn",
-    "spectral_norm",
-    "stateless",
-    "vector_to_parameters",
-    "weight_norm",
-]
+_MODULES = ("clip_grad", "convert_parameters", "parametrizations", "parametrize", "rnn", "stateless")
+_FROM = {
+    "clip_grad_norm": "clip_grad",
+    "clip_grad_norm_": "clip_grad",
+    "clip_grad_value_": "clip_grad",
+    "clip_grads_with_norm_": "clip_grad",
+    "get_total_norm": "clip_grad",
+    "parameters_to_vector": "convert_parameters",
+    "remove_spectral_norm": "parametrizations",
+    "remove_weight_norm": "parametrizations",
+    "spectral_norm": "parametrizations",
+    "vector_to_parameters": "convert_parameters",
+    "weight_norm": "old_weight_norm",
+}
+__all__ = sorted([*_MODULES, *_FROM])
+
+
+def __getattr__(name):
+    if name in _MODULES:
+        return _import_module("." + name, __name__)
+    if name in _FROM:
+        value = getattr(_import_module("." + _FROM[name], __name__), name)
+        globals()[name] = value
+        return value
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+
+
+def __dir__():
+    return sorted({*globals(), *__all__})

@@ -111,7 +111,7 @@ def _remove(module, name, kind, what):
 def remove_weight_norm(module, name="weight"):
     """Take :func:`weight_norm` away; the weight keeps its value. Returns `module`."""
     if isinstance(module._parameters.get(name + "_v"), Parameter):
-        from dtorch.nn.utils.weight_norm import remove
+        from dtorch.nn.utils.old_weight_norm import remove
 
         return remove(module, name)
     return _remove(module, name, _WeightNorm, "weight_norm")
