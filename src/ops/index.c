@@ -28,8 +28,8 @@ dt_status dt_place_scatter(const dt_node *n, dt_rules *r);
 /* The index operand: integers, cast to int64. */
 static dt_status take_index(dt_node *n, int i) {
     const dt_meta *m = n->in[i];
-    if (!dt_dtype_is_int((dt_dtype)m->dtype) || m->dtype == DT_uint8)
-        return dt_fail(m->dtype == DT_bool || dt_dtype_is_float((dt_dtype)m->dtype) ? DT_E_SHAPE : DT_E_DTYPE, "%s(): Expected dtype int32/int64 for index, got %s",
+    if (!dt_dtype_is_int((dt_dtype)m->dtype))
+        return dt_fail(DT_E_DTYPE, "%s(): Expected dtype int32/int64 for index, got %s",
                        dt_op_name(n->op), dt_dtype_name((dt_dtype)m->dtype));
     n->cast[i] = DT_int64;
     return DT_OK;
@@ -245,7 +245,10 @@ static void grad_index_fill(dt_grad *g) {
     const dt_index_attr *a = dt_grad_attr(g);
     dt_tensor *gy = dt_grad_gy(g, 0);
     if (dt_grad_needs(g, 0)) dt_grad_set(g, 0, dt_index_fill(g->s, gy, a->dim, dt_grad_in(g, 1), 0.0));
-    if (dt_grad_needs(g, 2)) dt_grad_set(g, 2, dt_index_select(g->s, gy, a->dim, dt_grad_in(g, 1))); /* the engine sums it to 0-dim */
+    if (dt_grad_needs(g, 2)) { /* every place counts once, however often it is named; the engine sums to 0-dim */
+        dt_tensor *filled = dt_index_fill(g->s, dt_zeros_like(g->s, gy, DT_DTYPE_NONE), a->dim, dt_grad_in(g, 1), 1.0);
+        dt_grad_set(g, 2, dt_mul(g->s, gy, filled));
+    }
 }
 const dt_op dt_op_index_fill = {
     .sig = "index_fill(Tensor input, int dim, Tensor index, Value value) -> Tensor",

@@ -341,6 +341,10 @@ static void compose_take_along_dim(dt_scope *s, const dt_args *a, dt_tensor **ou
         return;
     }
     if (!dt_compose_dim(s, &dim, (int)nd)) return;
+    if (nd == 0) {
+        dt_compose_return(out, n_out, dt_gather(s, x, 0, index, false));
+        return;
+    }
     for (int d = 0; d < nd; d++) {
         int64_t p = dt_shape(x)[d], q = dt_shape(index)[d];
         xs[d] = d == dim ? p : p == 1 ? q : p;
@@ -348,7 +352,9 @@ static void compose_take_along_dim(dt_scope *s, const dt_args *a, dt_tensor **ou
     }
     x = dt_expand(s, x, (dt_dims){(int)nd, xs}, false);
     index = dt_expand(s, index, (dt_dims){(int)nd, is}, false);
-    dt_compose_return(out, n_out, dt_gather(s, x, dim, index, false));
+    if (!x || !index) return;
+    dt_tensor *wrapped = dt_where(s, dt_lt(s, index, 0), dt_add(s, index, dt_shape_dims(x).v[dim]), index);
+    dt_compose_return(out, n_out, dt_gather(s, x, dim, wrapped, false));
 }
 const dt_op dt_op_take_along_dim = {
     .sig = "take_along_dim(Tensor input, Tensor indices, int? dim=None) -> Tensor",

@@ -286,9 +286,12 @@ static void compose_diff(dt_scope *s, const dt_args *a, dt_tensor **out, int *n_
         return;
     }
     if (!dt_compose_dim(s, &dim, dt_ndim(x))) return;
+    if (n == 0) { /* as PyTorch: nothing is joined either */
+        dt_compose_return(out, n_out, dt_contiguous(s, x));
+        return;
+    }
     if (before) x = dt_cat(s, DT_LIST(before, x), dim);
     if (after && x) x = dt_cat(s, DT_LIST(x, after), dim);
-    if (n == 0) x = dt_contiguous(s, x);
     for (int64_t i = 0; i < n && x; i++) {
         int64_t size = dt_shape(x)[dim];
         dt_tensor *hi = dt_slice(s, x, dim, 1, size, 1), *lo = dt_slice(s, x, dim, 0, size > 0 ? size - 1 : 0, 1);

@@ -335,6 +335,14 @@ const dt_op dt_op_diagonal = {
     .attrs = DT_ATTRS(dt_diagonal_attr, DIAGONAL_FIELDS),
     .infer = infer_diagonal, .place = place_diagonal, .grad = grad_diagonal, .alias = alias_diagonal, .unview = unview_diagonal,
 };
+const dt_op dt_op_linalg_diagonal = {
+    .sig = "linalg_diagonal(Tensor A, *, int offset=0, int dim1=-2, int dim2=-1) -> Tensor",
+    .doc = "diagonal of the last two dimensions by default.",
+    .also = "linalg.diagonal",
+    .where = DT_FN,
+    .attrs = DT_ATTRS(dt_diagonal_attr, DIAGONAL_FIELDS),
+    .infer = infer_diagonal, .place = place_diagonal, .grad = grad_diagonal, .alias = alias_diagonal, .unview = unview_diagonal,
+};
 static dt_status infer_diagonal_scatter(dt_node *n) {
     dt_view whole, part;
     dt_type t;

@@ -144,6 +144,7 @@ static dt_status infer_split(dt_node *n) {
 }
 const dt_op dt_op_split = {
     .sig = "split(Tensor input, int split_size, int dim=0) -> Tensor[]",
+    .also = "unsafe_split",
     .doc = "Views of split_size elements each along dim; the last may be smaller.",
     .where = DT_FN | DT_METHOD,
     .attrs = DT_ATTRS(split_attr, F(split_size), F(dim)),
@@ -185,6 +186,7 @@ static dt_status infer_chunk(dt_node *n) {
 }
 const dt_op dt_op_chunk = {
     .sig = "chunk(Tensor input, int chunks, int dim=0) -> Tensor[]",
+    .also = "unsafe_chunk",
     .doc = "At most `chunks` views of equal size along dim; the last may be smaller.",
     .where = DT_FN | DT_METHOD,
     .attrs = DT_ATTRS(split_attr, F(chunks), F(dim)),

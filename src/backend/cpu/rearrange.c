@@ -56,24 +56,25 @@ typedef struct pad_job {
     bool back;
 } pad_job;
 
-static int64_t source(int64_t mode, int64_t o, int64_t lo, int64_t n) {
-    int64_t j = o - lo;
+/* Circular padding wraps around what negative padding leaves. */
+static int64_t source(int64_t mode, int64_t o, int64_t lo, int64_t hi, int64_t n) {
+    int64_t j = o - lo, cut = lo < 0 ? -lo : 0, left = n - cut + (hi < 0 ? hi : 0);
     if (mode == 1) return j < 0 ? -j : j >= n ? 2 * (n - 1) - j : j;
     if (mode == 2) return j < 0 ? 0 : j >= n ? n - 1 : j;
-    return (j % n + n) % n;
+    return ((j - cut) % left + left) % left + cut;
 }
 static void pad_row(const pad_job *j, int64_t r) {
     int last = j->in.ndim - 1;
     int64_t at = 0, left = r, lo, hi, cols = j->out.shape[last], n = j->in.shape[last], elem = (int64_t)dt_dtype_size(j->in.dtype);
     for (int d = last - 1; d >= 0; d--) {
         pad_of(j->a, j->in.ndim, d, &lo, &hi);
-        at += source(j->a->mode, left % j->out.shape[d], lo, j->in.shape[d]) * j->in.stride[d];
+        at += source(j->a->mode, left % j->out.shape[d], lo, hi, j->in.shape[d]) * j->in.stride[d];
         left /= j->out.shape[d];
     }
     pad_of(j->a, j->in.ndim, last, &lo, &hi);
     char *in = (char *)j->in.data + at * elem, *out = (char *)j->out.data + r * cols * elem;
     for (int64_t o = 0; o < cols; o++) {
-        char *p = in + source(j->a->mode, o, lo, n) * j->in.stride[last] * elem, *q = out + o * elem;
+        char *p = in + source(j->a->mode, o, lo, hi, n) * j->in.stride[last] * elem, *q = out + o * elem;
         if (j->back)
             dt_cpu_accum(j->in.dtype, DT_RM_ADD, p, q, 1, 1, 1);
         else
