@@ -45,7 +45,9 @@ static void prelu_compose(dt_scope *s, const dt_args *a, dt_tensor **out, int *n
         dt_scope_fail(s, dt_fail(DT_E_SHAPE, "prelu: Expected `weight` to be a scalar or 1D tensor, but got: ndim = %d", dt_ndim(w)));
         return;
     }
-    if (dt_numel(w) != 1) {
+    if (dt_numel(w) == 1)
+        w = dt_reshape(s, w, (dt_dims){0, shape});
+    else {
         if (dt_numel(w) != channels) {
             dt_scope_fail(s, dt_fail(DT_E_SHAPE, "prelu: Mismatch of parameter numbers and input channel size. Found parameter numbers = %lld and channel size = %lld", (long long)dt_numel(w), (long long)channels));
             return;

@@ -175,9 +175,14 @@ static dt_status nextafter_infer(dt_node *n) {
     if (dt_dtype_size(n->out[0].dtype) == 2) return dt_fail(DT_E_DTYPE, "nextafter: not implemented for %s", dt_dtype_name(n->out[0].dtype));
     return DT_OK;
 }
+static void nextafter_grad(dt_grad *g) {
+    dt_tensor *gy = dt_grad_gy(g, 0);
+    if (dt_grad_needs(g, 0)) dt_grad_set(g, 0, gy);
+    if (dt_grad_needs(g, 1)) dt_grad_set(g, 1, dt_zeros_like(g->s, gy, DT_DTYPE_NONE));
+}
 const dt_op dt_op_nextafter = {
     .sig = "nextafter(Tensor input, Tensor other) -> Tensor", .doc = "The next representable number after input towards other.", .where = DT_FN_METHOD,
-    .infer = nextafter_infer, .inplace = true, DT_POINTWISE(nextafter),
+    .infer = nextafter_infer, .grad = nextafter_grad, .inplace = true, DT_POINTWISE(nextafter),
 };
 static void deg2rad_compose(dt_scope *s, const dt_args *a, dt_tensor **out, int *n_out) { dt_compose_one(dt_mul(s, a->a[0].t, 0.017453292519943295), out, n_out); }
 const dt_op dt_op_deg2rad = {
