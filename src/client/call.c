@@ -239,6 +239,7 @@ static void set_history(dt_call *c, dt_tensor **out, dt_grad_node *node) {
 static dt_status issue(dt_call *c, const dt_args *args, dt_tensor **out) {
     bool view = DT_UNLIKELY(c->flags & DT_CALL_VIEW);
     DT_TRY(view ? make_views(c, out) : make_results(c, out));
+    if (DT_UNLIKELY(c->op->flags & DT_F_RANDOM)) put_seed(c, args); /* before the history, which keeps the numbers */
     dt_grad_node *node = NULL;
     if (dt_c.any_grad && (c->flags & DT_CALL_GRAD) && dt_recording()) {
         dt_status s = dt_grad_record(c, out, &node);
@@ -247,7 +248,6 @@ static dt_status issue(dt_call *c, const dt_args *args, dt_tensor **out) {
             return s;
         }
     }
-    if (DT_UNLIKELY(c->op->flags & DT_F_RANDOM)) put_seed(c, args);
     uint32_t n_in = c->n_in, n_out = c->n_out;
     uint64_t *w = dt_ring_reserve(dt_c.ring, 3 + n_in + n_out);
     w[0] = DT_REC_HEADER(DT_REC_CALL, n_in, n_out);

@@ -1,6 +1,6 @@
-"""Every operator case in every mode: see harness.py for what a case is."""
+"""Every operator case in every mode: see op_harness.py for what a case is."""
 
-import harness as h
+import op_harness as h
 import numpy as np
 import pytest
 

@@ -226,7 +226,7 @@ def on_mesh(layout, dtype):
         t = to_tensor(x, dtype)
         if any(isinstance(v, dt.Partial) for v in p):
             half = t * 0.5
-            return dt.from_local([half, half], m, list(p))
+            return dt.Tensor.from_local([half, half], m, list(p))
         return dt.distribute_tensor(t, m, list(p))
 
     return put
