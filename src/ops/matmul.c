@@ -311,7 +311,7 @@ static dt_status place_dot(const dt_node *n, dt_rules *r) {
 const dt_op dt_op_dot = {
     .sig = "dot(Tensor input, Tensor tensor) -> Tensor",
     .doc = "Sum of the products of two vectors of equal length: (n,), (n,) -> (). RuntimeError otherwise.",
-    .also = "vdot,linalg.vdot",
+    .also = "vdot",
     .where = DT_FN | DT_METHOD,
     .infer = infer_dot,
     .place = place_dot,
