@@ -9,7 +9,7 @@ _F = _C._functions
 
 __all__ = [
     "allclose", "as_tensor", "asarray", "compile", "equal", "is_complex", "is_floating_point", "is_inference", "is_nonzero", "is_same_size",
-    "is_signed", "is_storage", "is_tensor", "numel", "sym_int", "typename",
+    "is_signed", "is_storage", "is_tensor", "numel", "sym_int", "tensordot", "typename",
 ]  # fmt: skip
 
 
@@ -53,6 +53,21 @@ def is_nonzero(input):
 def is_same_size(input, other):
     """Do the shapes agree?"""
     return input.shape == other.shape
+
+
+def tensordot(a, b, dims=2):
+    """Sum of products over pairs of dimensions: the last `dims` of `a` with the first of `b`, or those that two lists name."""
+    if isinstance(dims, Tensor):
+        dims = dims.tolist()
+    if isinstance(dims, int):
+        if not 0 <= dims <= min(a.dim(), b.dim()):
+            raise RuntimeError(f"tensordot expects dims >= 0 and at most the tensors' dimensions, but got dims={dims}")
+        pairs = (list(range(a.dim() - dims, a.dim())), list(range(dims)))
+    else:
+        pairs = tuple([d] if isinstance(d, int) else list(d) for d in dims)
+        if len(pairs) != 2:
+            raise RuntimeError(f"tensordot expects dims to be an int or two lists, but got {dims}")
+    return _C._ops._tensordot(a, b, *pairs)
 
 
 def numel(input):

@@ -190,7 +190,7 @@ static void compose_tensordot(dt_scope *s, const dt_args *a, dt_tensor **out, in
 }
 
 const dt_op dt_op_tensordot = {
-    .sig = "_tensordot(Tensor a, Tensor b, int[] dims_a, int[] dims_b) -> Tensor", .doc = PRODUCT_DOC("Sum of products over pairs of dimensions."), .where = DT_HIDDEN, .compose = compose_tensordot,
+    .sig = "_tensordot(Tensor input, Tensor other, int[] dims_input, int[] dims_other) -> Tensor", .doc = PRODUCT_DOC("Sum of products over pairs of dimensions."), .where = DT_HIDDEN, .compose = compose_tensordot,
 };
 
 /* out[…, o] = sum over i, j of x1[…, i] weight[o, i, j] x2[…, j] */
@@ -293,7 +293,10 @@ static void compose_matrix_power(dt_scope *s, const dt_args *a, dt_tensor **out,
         fail(s, dt_fail(DT_E_NOTIMPL, "matrix_power: negative powers"));
         return;
     }
-    if (n == 0) r = dt_triu(s, dt_tril(s, dt_ones_like(s, x, DT_DTYPE_NONE), 0), 0);
+    if (n == 0) { /* the identity, as a result of x: its gradient is 0 */
+        dt_tensor *one = dt_triu(s, dt_tril(s, dt_ones_like(s, x, DT_DTYPE_NONE), 0), 0);
+        r = dt_where(s, dt_ones_like(s, x, DT_bool), one, x);
+    }
     for (uint64_t e = n < 0 ? (uint64_t)-n : (uint64_t)n; e; e >>= 1) {
         if (e & 1) r = r ? dt_matmul(s, r, x) : x;
         if (e > 1) x = dt_matmul(s, x, x);
