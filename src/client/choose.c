@@ -67,10 +67,45 @@ static dt_status rules_of(const dt_node *n, const dt_mesh *mesh, int d, dt_rules
     return dt_rule_add(r, &in, &out); /* arena memory is zero: all Replicate */
 }
 
+/* Does the rule hold for any partition of the sharded dimension, so that shards may be strided alike? All that are sharded must be cut the same way. */
+static bool any_partition(const dt_call *c, const dt_node *n, const dt_placement *row, int64_t split) {
+    if (!c->op->pointwise && !(c->op->flags & DT_F_STRIDED)) return false;
+    int64_t size = -1;
+    for (int i = 0; i < n->n_in + n->n_out; i++) {
+        if (row[i].kind != DT_SHARD || row[i].split) continue;
+        if (i < n->n_in && (!c->in[i] || c->in[i]->wrapped)) continue;
+        int64_t s = i < n->n_in ? c->in[i]->shape[row[i].dim] : n->out[i - n->n_in].shape[row[i].dim];
+        if (size >= 0 && s != size) return false;
+        size = s;
+    }
+    return size > 0 && size % split == 0;
+}
+
+/* For every strided shard among the inputs, the rules that can follow it. */
+static dt_status add_strided(const dt_call *c, const dt_node *n, dt_rules *r) {
+    int width = n->n_in + n->n_out, stated = r->count;
+    for (int i = 0; i < n->n_in; i++) {
+        if (!c->in[i] || c->in[i]->wrapped) continue;
+        int32_t split = have(c->in[i], r->mesh, r->mesh_dim).split;
+        bool known = split == 0;
+        for (int q = 0; q < i && !known; q++) known = c->in[q] && !c->in[q]->wrapped && have(c->in[q], r->mesh, r->mesh_dim).split == split;
+        for (int k = 0; k < stated && !known; k++) {
+            if (!rule_ok(c, n, r->rows + k * width) || !any_partition(c, n, r->rows + k * width, split)) continue;
+            dt_placement *in, *out;
+            DT_TRY(dt_rule_add(r, &in, &out));
+            memcpy(in, r->rows + k * width, sizeof *in * (size_t)width);
+            for (int q = 0; q < width; q++)
+                if (in[q].kind == DT_SHARD) in[q].split = split;
+        }
+    }
+    return DT_OK;
+}
+
 /* The cheapest rule along mesh dimension d. */
 static dt_status pick(dt_call *c, const dt_node *n, const dt_mesh *mesh, int d, const dt_placement **best) {
     dt_rules r;
     DT_TRY(rules_of(n, mesh, d, &r));
+    DT_TRY(add_strided(c, n, &r));
     bool sharded = false;
     for (int i = 0; i < n->n_in; i++) sharded |= c->in[i] && !c->in[i]->wrapped && have(c->in[i], mesh, d).kind == DT_SHARD;
     price least = {0};

@@ -112,6 +112,33 @@ static void part_failed(dt_future *f, dt_status s, uint32_t site, const char *te
     dt_error_unref(err);
 }
 
+/* The part as it lies and where its box goes in the whole; a dimension held in rows counts as two. Returns the box's offset in elements. */
+static int64_t fetch_views(const dt_meta *m, const dt_box *box, const dt_part *p, dt_fetch *x) {
+    int64_t part[DT_MAX_DIM], whole[DT_MAX_DIM], offset = 0, a = 1, b = 1;
+    for (int d = m->ndim - 1; d >= 0; d--) {
+        part[d] = p->contiguous ? a : p->stride[d];
+        whole[d] = b;
+        a *= box->len[d];
+        b *= m->shape[d];
+        offset += box->lo[d] * whole[d];
+    }
+    dt_view *src = &x->src, *dst = &x->dst;
+    *src = *dst = (dt_view){.dtype = (dt_dtype)m->dtype};
+    for (int d = 0; d < m->ndim; d++) {
+        int64_t run = box->len[d] / box->rows[d];
+        if (box->rows[d] > 1 && src->ndim < DT_MAX_DIM) {
+            src->shape[src->ndim] = box->rows[d];
+            src->stride[src->ndim++] = run * part[d];
+            dst->stride[dst->ndim++] = box->step[d] * whole[d];
+        }
+        src->shape[src->ndim] = run;
+        src->stride[src->ndim++] = part[d];
+        dst->stride[dst->ndim++] = whole[d];
+    }
+    memcpy(dst->shape, src->shape, sizeof dst->shape);
+    return offset;
+}
+
 /* One device's copy into the future's buffer. False: nothing was pushed and the part is still owed. */
 static bool push_fetch(const dt_gvalue *v, int pos, dt_future *f) {
     const dt_meta *m = v->meta;
@@ -124,18 +151,8 @@ static bool push_fetch(const dt_gvalue *v, int pos, dt_future *f) {
     }
     dt_box box;
     dt_layout_box(m, pos, &box);
-    x->src = (dt_view){.dtype = (dt_dtype)m->dtype, .ndim = m->ndim};
-    for (int d = 0; d < m->ndim; d++) x->src.shape[d] = box.len[d];
-    x->dst = x->src;
-    dt_view_set_contiguous(&x->src);
-    if (!p->contiguous) memcpy(x->src.stride, p->stride, sizeof(int64_t) * (size_t)m->ndim);
+    int64_t offset = fetch_views(m, &box, p, x);
     x->src.data = (char *)p->buf->data + p->offset;
-    int64_t stride = 1, offset = 0;
-    for (int d = m->ndim - 1; d >= 0; d--) {
-        x->dst.stride[d] = stride;
-        offset += box.lo[d] * stride;
-        stride *= m->shape[d];
-    }
     x->dst.data = (char *)f->buf->data + offset * (int64_t)dt_dtype_size(x->dst.dtype);
     x->future = f;
     x->buf = p->buf;

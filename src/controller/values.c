@@ -92,6 +92,7 @@ dt_status dt_gvalue_from_host(dt_gvalue *v, dt_hostbuf *h) {
         dt_view shape = {.ndim = m->ndim};
         dt_layout_box(m, i, &box);
         for (int d = 0; d < m->ndim; d++) {
+            if (box.rows[d] > 1) return dt_fail(DT_E_NOTIMPL, "a host array cannot become a strided shard at once: distribute it, then redistribute");
             offset += box.lo[d] * stride[d];
             shape.shape[d] = box.len[d];
             shape.stride[d] = stride[d];

@@ -11,36 +11,78 @@
 DT_CPU_KERNEL(copy_reshape);
 #define COPY_KERNELS {{DT_CPU, DT_ANY, dt_cpu_copy_reshape}}
 
-/* Shard passes a reshape where the dimension is kept, or is the outermost of a group that merges or splits and both cuts are even. */
+/* A minimal run of input dimensions [i0, i1) that becomes the run of output dimensions [j0, j1): their products agree, and no shorter
+ * run's do. */
+typedef struct group {
+    int i0, i1, j0, j1;
+} group;
+
+static bool next_group(const dt_meta *m, const dt_type *o, group *g) {
+    int i = g->i1, j = g->j1;
+    for (;;) { /* dimensions of size 1 that only one side has stand alone */
+        if (i < m->ndim && m->shape[i] == 1 && !(j < o->ndim && o->shape[j] == 1))
+            i++;
+        else if (j < o->ndim && o->shape[j] == 1 && !(i < m->ndim && m->shape[i] == 1))
+            j++;
+        else
+            break;
+    }
+    if (i >= m->ndim || j >= o->ndim) return false;
+    *g = (group){i, i + 1, j, j + 1};
+    int64_t a = m->shape[i], b = o->shape[j];
+    while (a != b) {
+        if (a < b) {
+            if (g->i1 == m->ndim) return false;
+            a *= m->shape[g->i1++];
+        } else {
+            if (g->j1 == o->ndim) return false;
+            b *= o->shape[g->j1++];
+        }
+    }
+    return true;
+}
+
+/* Input dimension k of the group, seen as `rows` rows, is cut within its rows: which output dimension is cut alike? `outer` is the number of
+ * blocks before the cut part, `run` the size of what is cut. Sizes that differ must cut evenly, as must whatever lies inside. */
+static dt_status follow(const dt_node *n, dt_rules *r, const group *g, int k, int64_t rows) {
+    const dt_type *o = &n->out[0];
+    const dt_meta *m = n->in[0];
+    int64_t outer = rows, before = 1, run = m->shape[k] / rows;
+    for (int i = g->i0; i < k; i++) outer *= m->shape[i];
+    int j = g->j0;
+    while (j + 1 < g->j1 && before * o->shape[j] <= outer) before *= o->shape[j++];
+    if (outer % before) return DT_OK;
+    int64_t out_rows = outer / before;
+    if (o->shape[j] % out_rows || (out_rows > 1 && o->ndim > DT_MAX_DIM / 2)) return DT_OK;
+    int64_t out_run = o->shape[j] / out_rows;
+    if (out_run != run && !(dt_rules_even(r, run) && dt_rules_even(r, out_run))) return DT_OK;
+    dt_placement *in, *out;
+    DT_TRY(dt_rule_add(r, &in, &out));
+    in[0] = DT_S_ROWS(k, rows);
+    out[0] = DT_S_ROWS(j, out_rows);
+    return DT_OK;
+}
+
+/* A sharded dimension passes a reshape when some output dimension can be cut at the same places: the outermost of a merged or split group as a
+ * plain shard, one behind others as a strided one, and back. */
 static dt_status place_reshape(const dt_node *n, dt_rules *r) {
     const dt_meta *m = n->in[0];
-    const dt_type *o = &n->out[0];
-    int i = 0, j = 0, i0, j0;
-    while (i < m->ndim && j < o->ndim) {
-        bool whole = m->shape[i] == o->shape[j];
-        if (!whole && m->shape[i] == 1) {
-            i++;
-            continue;
+    int32_t split = m->mesh == r->mesh && m->place[r->mesh_dim].kind == DT_SHARD ? m->place[r->mesh_dim].split : 0;
+    group g = {0};
+    while (m->numel && next_group(m, &n->out[0], &g))
+        for (int k = g.i0; k < g.i1; k++) {
+            if (m->shape[k] == 1) continue;
+            DT_TRY(follow(n, r, &g, k, 1));
+            if (split && m->place[r->mesh_dim].dim == k) DT_TRY(follow(n, r, &g, k, split));
         }
-        if (!whole && o->shape[j] == 1) {
-            j++;
-            continue;
+    if (m->numel == 0 && m->ndim == n->out[0].ndim) /* nothing to cut: kept dimensions may stay sharded */
+        for (int k = 0; k < m->ndim; k++) {
+            if (m->shape[k] != n->out[0].shape[k]) continue;
+            dt_placement *in, *out;
+            DT_TRY(dt_rule_add(r, &in, &out));
+            in[0] = DT_S(k);
+            out[0] = DT_S(k);
         }
-        if (!whole && m->numel == 0) break;
-        int64_t a = m->shape[i0 = i++], b = o->shape[j0 = j++];
-        while (a != b) {
-            if (a < b)
-                a *= m->shape[i++];
-            else
-                b *= o->shape[j++];
-        }
-        if (!whole && !(dt_rules_even(r, m->shape[i0]) && dt_rules_even(r, o->shape[j0]))) continue;
-        if (m->shape[i0] == 1) continue;
-        dt_placement *in, *out;
-        DT_TRY(dt_rule_add(r, &in, &out));
-        in[0] = DT_S(i0);
-        out[0] = DT_S(j0);
-    }
     return dt_move_partial(n, r, DT_MOVE_ANY);
 }
 

@@ -10,7 +10,7 @@ static dt_view sub_view(const dt_loc *l, const dt_box *have, const dt_box *box, 
     dt_view v = l->view;
     int64_t o = 0;
     for (int d = 0; d < v.ndim; d++) {
-        o += (box->lo[d] - have->lo[d]) * v.stride[d];
+        o += dt_box_local(have, d, box->lo[d]) * v.stride[d];
         v.shape[d] = box->len[d];
     }
     *offset = o * (int64_t)dt_dtype_size(v.dtype);

@@ -21,10 +21,6 @@ dt_status dt_pass_lower(const dt_graph *g, dt_plan **out) DT_WUR;
 bool dt_gvalue_donatable(const dt_gvalue *v);
 
 /* ---- reshard.c: what each device of `to` must pull from the devices of `from` -------------------------------------------------------- */
-typedef struct dt_reshard_src {
-    int pos;      /* position in from's mesh */
-    dt_box box;   /* global indices; the same box for all sources of a piece */
-} dt_reshard_src;
 typedef struct dt_piece { /* a box of the result, summed (or max, …) over n_src sources; n_src 0 = zeros */
     dt_box box;
     int n_src;

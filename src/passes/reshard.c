@@ -47,6 +47,64 @@ static int count_reduced(const job *j) {
     return n;
 }
 
+static int64_t runs(const dt_box *b, int ndim) {
+    int64_t n = 1;
+    for (int d = 0; d < ndim; d++) n *= b->rows[d];
+    return n;
+}
+
+/* The i-th of a box's runs(): a box without rows. */
+static dt_box run_of(const dt_box *b, int ndim, int64_t i) {
+    dt_box r = *b;
+    for (int d = ndim - 1; d >= 0; d--) {
+        if (b->rows[d] <= 1) continue;
+        r.lo[d] = b->lo[d] + i % b->rows[d] * b->step[d];
+        r.len[d] = b->len[d] / b->rows[d];
+        r.rows[d] = 1;
+        i /= b->rows[d];
+    }
+    return r;
+}
+
+typedef struct pieces {
+    const job *j;
+    dt_reshard_dev *d;
+    int cap, reduced;
+} pieces;
+
+static dt_status add_source(pieces *p, const dt_box *box, int src) {
+    dt_reshard_dev *d = p->d;
+    for (int q = 0; q < d->n; q++)
+        if (!memcmp(d->piece[q].box.lo, box->lo, sizeof(int64_t) * (size_t)p->j->to->ndim)) {
+            d->piece[q].src[d->piece[q].n_src++] = src;
+            return DT_OK;
+        }
+    if (d->n == p->cap) {
+        dt_piece *more = DT_ARENA_ARRAY(p->j->arena, dt_piece, p->cap * 2);
+        if (!more) return dt_fail(DT_E_NOMEM, "redistribute: out of host memory");
+        memcpy(more, d->piece, sizeof *more * (size_t)d->n);
+        d->piece = more;
+        p->cap *= 2;
+    }
+    dt_piece *n = &d->piece[d->n++];
+    *n = (dt_piece){.box = *box, .n_src = 1, .src = DT_ARENA_ARRAY(p->j->arena, int, p->reduced)};
+    if (!n->src) return dt_fail(DT_E_NOMEM, "redistribute: out of host memory");
+    n->src[0] = src;
+    return DT_OK;
+}
+
+/* Source device src holds `have`: every run of it against every run of what is needed. */
+static dt_status intersect(pieces *p, const dt_box *need, const dt_box *have, int src) {
+    int ndim = p->j->to->ndim;
+    int64_t a = runs(need, ndim), b = runs(have, ndim);
+    for (int64_t x = 0; x < a; x++)
+        for (int64_t y = 0; y < b; y++) {
+            dt_box rx = run_of(need, ndim, x), ry = run_of(have, ndim, y), box;
+            if (dt_box_intersect(&ry, &rx, ndim, &box)) DT_TRY(add_source(p, &box, src));
+        }
+    return DT_OK;
+}
+
 /* Add every piece that target device pos needs. Walks the source coordinates in order; contributions to the same box are collected. */
 static dt_status device_pieces(const job *j, int pos, dt_reshard_dev *d) {
     const dt_mesh *m = j->from->mesh;
@@ -54,13 +112,14 @@ static dt_status device_pieces(const job *j, int pos, dt_reshard_dev *d) {
     dt_box need;
     dt_mesh_coords(j->to->mesh, pos, c);
     dt_layout_box(j->to, pos, &need);
-    int total = 1, reduced = count_reduced(j);
+    int total = 1;
     for (int k = 0; k < m->ndim; k++) {
         range(j, k, pos, c, &lo[k], &hi[k]);
         at[k] = lo[k];
         total *= (int)(hi[k] - lo[k]);
     }
-    *d = (dt_reshard_dev){0, DT_ARENA_ARRAY(j->arena, dt_piece, total ? total : 1)};
+    pieces p = {j, d, total ? total : 1, count_reduced(j)};
+    *d = (dt_reshard_dev){0, DT_ARENA_ARRAY(j->arena, dt_piece, p.cap)};
     if (!d->piece) return dt_fail(DT_E_NOMEM, "redistribute: out of host memory");
     if (dt_box_numel(&need, j->to->ndim) == 0) return DT_OK;
     if (holds_zero(j, c)) {
@@ -69,19 +128,9 @@ static dt_status device_pieces(const job *j, int pos, dt_reshard_dev *d) {
     }
     for (int i = 0; i < total; i++) {
         int src = dt_mesh_index(m, at);
-        dt_box have, box;
+        dt_box have;
         dt_layout_box(j->from, src, &have);
-        if (dt_box_intersect(&have, &need, j->to->ndim, &box)) {
-            dt_piece *p = NULL;
-            for (int q = 0; q < d->n && !p; q++)
-                if (!memcmp(d->piece[q].box.lo, box.lo, sizeof(int64_t) * (size_t)j->to->ndim)) p = &d->piece[q];
-            if (!p) {
-                p = &d->piece[d->n++];
-                *p = (dt_piece){.box = box, .src = DT_ARENA_ARRAY(j->arena, int, reduced)};
-                if (!p->src) return dt_fail(DT_E_NOMEM, "redistribute: out of host memory");
-            }
-            p->src[p->n_src++] = src;
-        }
+        if (dt_box_numel(&have, j->to->ndim)) DT_TRY(intersect(&p, &need, &have, src));
         for (int k = m->ndim - 1; k >= 0 && ++at[k] == hi[k]; k--) at[k] = lo[k];
     }
     return DT_OK;
@@ -110,12 +159,15 @@ static void name(const job *j, dt_reshard *r) {
     if (changed > 1) r->kind = "reshard";
 }
 
+/* Every device needs one box of its own part, or zeros, or nothing. */
 static bool is_local(const dt_reshard *r, const dt_mesh *from, const dt_mesh *to) {
-    for (int i = 0; i < to->n; i++)
+    for (int i = 0; i < to->n; i++) {
+        if (r->dev[i].n > 1) return false;
         for (int p = 0; p < r->dev[i].n; p++) {
             const dt_piece *q = &r->dev[i].piece[p];
             if (q->n_src > 1 || (q->n_src == 1 && from->dev[q->src[0]] != to->dev[i])) return false;
         }
+    }
     return true;
 }
 

@@ -68,7 +68,8 @@ static void check(const dt_meta *from, const dt_meta *to) {
         for (int64_t i = 0; i < n; i++) {
             int64_t rest = i;
             for (int d = to->ndim - 1; d >= 0; d--) {
-                at[d] = box.lo[d] + rest % box.len[d];
+                int64_t l = rest % box.len[d], run = box.len[d] / box.rows[d];
+                at[d] = box.lo[d] + l / run * box.step[d] + l % run;
                 rest /= box.len[d];
             }
             int found = 0;
@@ -107,6 +108,9 @@ static const dt_meta *random_meta(const dt_mesh *m, const dt_type *t) {
         int w = rnd(4);
         p[k] = w == 0 ? DT_R : w == 1 ? DT_P : t->ndim ? DT_S(rnd(t->ndim)) : DT_R;
     }
+    int rows = 1 + rnd(4); /* some of the shards strided, where the size allows it */
+    for (int k = 0; k < m->ndim; k++)
+        if (p[k].kind == DT_SHARD && rnd(2) && t->shape[p[k].dim] % rows == 0) p[k] = DT_S_ROWS(p[k].dim, rows);
     const dt_meta *r = NULL;
     if (dt_meta_intern(t, m, p, &r)) TEST_FAIL("%s", dt_error_message());
     return r;
