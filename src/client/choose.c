@@ -19,7 +19,8 @@ static double bytes_beside(const dt_meta *m, const dt_mesh *mesh, int d) {
 /* Price of one change along a mesh dimension of n devices, and whether it communicates. A Partial input is summed up whole unless something else
  * is sharded here already: a result that lies in shards should come from inputs that do. */
 static double move_cost(dt_placement from, dt_placement to, double bytes, double n, bool sharded, bool *communicates) {
-    if (dt_placement_equal(from, to) || n == 1) return 0;
+    if (dt_placement_equal(from, to)) return 0;
+    if (n == 1) return 0.5; /* nothing moves, but what was said of the placement should stay said */
     double part = bytes * (n - 1) / n;
     if (from.kind == DT_REPLICATE) return 1 + bytes * 1e-3; /* a slice, or zeros on all but one: local */
     *communicates = true;
@@ -243,12 +244,29 @@ static dt_status apply(dt_call *c, dt_node *n, const dt_placement *const *rows) 
     return DT_OK;
 }
 
+/* One tensor dimension can be seen as one number of rows only. Where two mesh dimensions want different strided shards of it, the later one is
+ * replicated. */
+static void drop_conflicts(const dt_call *c, const dt_node *n, const dt_placement **rows, const dt_placement *replicate) {
+    for (int d = 1; d < c->mesh->ndim; d++)
+        for (int e = 0; e < d; e++)
+            for (int i = 0; i < n->n_in + n->n_out; i++) {
+                dt_placement a = rows[d][i], b = rows[e][i];
+                if (a.kind == DT_SHARD && b.kind == DT_SHARD && a.dim == b.dim && a.split && b.split && a.split != b.split) {
+                    rows[d] = replicate;
+                    break;
+                }
+            }
+}
+
 static dt_status choose(dt_call *c, dt_node *n) {
     if (c->op->flags & DT_F_LOWERED) return choose_lowered(c, n);
     if ((c->op->flags & DT_F_FACTORY) && c->spec) return choose_factory(c, n);
     DT_TRY(find_mesh(c));
     const dt_placement *rows[DT_MAX_MESH_DIM];
     for (int d = 0; d < c->mesh->ndim; d++) DT_TRY(pick(c, n, c->mesh, d, &rows[d]));
+    dt_placement *replicate = DT_ARENA_ARRAY(&dt_c.scratch, dt_placement, n->n_in + n->n_out);
+    if (!replicate) return dt_fail(DT_E_NOMEM, "%s(): out of host memory", dt_op_name(c->op));
+    drop_conflicts(c, n, rows, replicate);
     return apply(c, n, rows);
 }
 

@@ -114,6 +114,7 @@ const dt_op dt_op_full_like = {
     .doc = "A tensor of input's shape, dtype and placements filled with one value.",
     .where = DT_FN,
     .attrs = DT_ATTRS(like_attr, DT_FIELD(like_attr, dtype)),
+    .flags = DT_F_STRIDED,
     .infer = like_infer,
     .place = like_place,
     .kernels = {{DT_CPU, DT_ANY, dt_cpu_fill}},

@@ -70,6 +70,7 @@ const dt_op dt_op_cat = {
     .also = "concat,concatenate",
     .where = DT_FN,
     .attrs = DT_ATTRS(dt_cat_attr, DT_FIELD(dt_cat_attr, dim)),
+    .flags = DT_F_STRIDED,
     .infer = infer_cat, .place = place_cat, .grad = grad_cat,
     .kernels = {{DT_CPU, DT_ANY, dt_cpu_cat}},
 };

@@ -48,7 +48,7 @@ static bool alias_permute(dt_alias *x) {
     for (int j = 0; j < x->in->ndim; j++) x->out->stride[j] = x->in->stride[a->perm[j]];
     return true;
 }
-#define PERMUTE(infer_fn) .infer = infer_fn, .place = place_permute, .grad = grad_permute, .alias = alias_permute, .unview = unview_permute
+#define PERMUTE(infer_fn) .flags = DT_F_STRIDED, .infer = infer_fn, .place = place_permute, .grad = grad_permute, .alias = alias_permute, .unview = unview_permute
 
 static dt_status infer_permute(dt_node *n) {
     perm_attr *a = n->attr;
@@ -212,6 +212,7 @@ const dt_op dt_op_expand = {
     .doc = "Repeats dimensions of size 1 without copying; -1 keeps a size, new dimensions come first. Cannot be written through.",
     .where = DT_METHOD,
     .attrs = DT_ATTRS(expand_attr, DT_FIELD(expand_attr, size), DT_FIELD(expand_attr, implicit)),
+    .flags = DT_F_STRIDED,
     .infer = infer_expand, .place = place_expand, .grad = grad_expand, .alias = alias_expand, .unview = unview_expand,
 };
 static void compose_expand_as(dt_scope *s, const dt_args *a, dt_tensor **out, int *n_out) {
@@ -228,5 +229,6 @@ const dt_op dt_op_broadcast_to = {
     .doc = "input.expand(size).",
     .where = DT_FN | DT_METHOD,
     .attrs = DT_ATTRS(expand_attr, DT_FIELD(expand_attr, size)),
+    .flags = DT_F_STRIDED,
     .infer = infer_expand, .place = place_expand, .grad = grad_expand, .alias = alias_expand, .unview = unview_expand,
 };

@@ -133,6 +133,7 @@ const dt_op dt_op_slice = {
     .doc = "Elements start, start+step, … below end along dim; bounds are clamped as Python's slices do.",
     .where = DT_HIDDEN,
     .attrs = DT_ATTRS(dt_slice_attr, SLICE_FIELDS),
+    .flags = DT_F_STRIDED,
     .infer = infer_slice, SLICE,
 };
 static dt_status infer_narrow(dt_node *n) {
@@ -157,6 +158,7 @@ const dt_op dt_op_narrow = {
     .doc = "The length elements from start along dim. Errors: a range outside the dimension.",
     .where = DT_FN | DT_METHOD,
     .attrs = DT_ATTRS(dt_slice_attr, DT_FIELD(dt_slice_attr, dim), DT_FIELD(dt_slice_attr, start), DT_FIELD(dt_slice_attr, length)),
+    .flags = DT_F_STRIDED,
     .infer = infer_narrow, SLICE,
 };
 
@@ -262,6 +264,7 @@ const dt_op dt_op_select = {
     .doc = "input at index along dim, which disappears. Errors: an index outside [-size, size).",
     .where = DT_FN | DT_METHOD,
     .attrs = DT_ATTRS(dt_slice_attr, DT_FIELD(dt_slice_attr, dim), DT_FIELD(dt_slice_attr, index)),
+    .flags = DT_F_STRIDED,
     .infer = infer_select, .place = place_select, .grad = grad_select, .alias = alias_select, .unview = unview_select,
 };
 static void compose_select_scatter(dt_scope *s, const dt_args *a, dt_tensor **out, int *n_out) {

@@ -148,6 +148,7 @@ const dt_op dt_op_split = {
     .doc = "Views of split_size elements each along dim; the last may be smaller.",
     .where = DT_FN | DT_METHOD,
     .attrs = DT_ATTRS(split_attr, F(split_size), F(dim)),
+    .flags = DT_F_STRIDED,
     .infer = infer_split, SPLIT,
 };
 static dt_status infer_split_sizes(dt_node *n) {
@@ -168,6 +169,7 @@ const dt_op dt_op_split_sizes = {
     .doc = "Views of the given sizes along dim. Errors: sizes that do not sum to the dimension's size.",
     .where = DT_FN | DT_METHOD,
     .attrs = DT_ATTRS(split_attr, {"split_size", offsetof(split_attr, sizes)}, F(dim)),
+    .flags = DT_F_STRIDED,
     .infer = infer_split_sizes, SPLIT,
 };
 const dt_op dt_op_split_with_sizes = {
@@ -175,6 +177,7 @@ const dt_op dt_op_split_with_sizes = {
     .doc = "Views of the given sizes along dim. Errors: sizes that do not sum to the dimension's size.",
     .where = DT_FN | DT_METHOD,
     .attrs = DT_ATTRS(split_attr, {"split_sizes", offsetof(split_attr, sizes)}, F(dim)),
+    .flags = DT_F_STRIDED,
     .infer = infer_split_sizes, SPLIT,
 };
 static dt_status infer_chunk(dt_node *n) {
@@ -190,6 +193,7 @@ const dt_op dt_op_chunk = {
     .doc = "At most `chunks` views of equal size along dim; the last may be smaller.",
     .where = DT_FN | DT_METHOD,
     .attrs = DT_ATTRS(split_attr, F(chunks), F(dim)),
+    .flags = DT_F_STRIDED,
     .infer = infer_chunk, SPLIT,
 };
 static dt_status sections(dt_node *n) {
@@ -302,5 +306,6 @@ const dt_op dt_op_unbind = {
     .doc = "One view for each index along dim, without that dimension.",
     .where = DT_FN | DT_METHOD,
     .attrs = DT_ATTRS(split_attr, F(dim)),
+    .flags = DT_F_STRIDED,
     .infer = infer_unbind, SPLIT,
 };

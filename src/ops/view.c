@@ -167,6 +167,7 @@ const dt_op dt_op_view_shape = {
     .doc = "The same elements in another shape, sharing storage. One size may be -1: it is inferred. Errors: a size that does not fit.",
     .where = DT_METHOD,
     .attrs = DT_ATTRS(shape_attr, DT_FIELD(shape_attr, shape)),
+    .flags = DT_F_STRIDED,
     .infer = infer_view, .place = place_reshape, .grad = grad_reshape, .alias = alias_reshape, .unview = unview_reshape, .kernels = COPY_KERNELS,
 };
 const dt_op dt_op_reshape = {
@@ -174,6 +175,7 @@ const dt_op dt_op_reshape = {
     .doc = "The same elements in another shape; always a view. One size may be -1: it is inferred.",
     .where = DT_FN | DT_METHOD,
     .attrs = DT_ATTRS(shape_attr, DT_FIELD(shape_attr, shape)),
+    .flags = DT_F_STRIDED,
     .infer = infer_view, .place = place_reshape, .grad = grad_reshape, .alias = alias_reshape, .unview = unview_reshape, .kernels = COPY_KERNELS,
 };
 
@@ -213,6 +215,7 @@ const dt_op dt_op_flatten = {
     .doc = "Merges dimensions start_dim to end_dim into one; a 0-dim tensor becomes (1,).",
     .where = DT_FN | DT_METHOD,
     .attrs = DT_ATTRS(flatten_attr, DT_FIELD(flatten_attr, start_dim), DT_FIELD(flatten_attr, end_dim)),
+    .flags = DT_F_STRIDED,
     .infer = infer_flatten, .place = place_reshape, .grad = grad_reshape, .alias = alias_reshape, .unview = unview_reshape, .kernels = COPY_KERNELS,
 };
 static dt_status infer_ravel(dt_node *n) {
@@ -223,6 +226,7 @@ const dt_op dt_op_ravel = {
     .sig = "ravel(Tensor input) -> Tensor",
     .doc = "The elements in one dimension.",
     .where = DT_FN | DT_METHOD,
+    .flags = DT_F_STRIDED,
     .infer = infer_ravel, .place = place_reshape, .grad = grad_reshape, .alias = alias_reshape, .unview = unview_reshape, .kernels = COPY_KERNELS,
 };
 
@@ -256,6 +260,7 @@ const dt_op dt_op_unflatten = {
     .doc = "Splits dimension dim into sizes, whose product is its size; one of them may be -1.",
     .where = DT_FN | DT_METHOD,
     .attrs = DT_ATTRS(unflatten_attr, DT_FIELD(unflatten_attr, dim), DT_FIELD(unflatten_attr, sizes)),
+    .flags = DT_F_STRIDED,
     .infer = infer_unflatten, .place = place_reshape, .grad = grad_reshape, .alias = alias_reshape, .unview = unview_reshape, .kernels = COPY_KERNELS,
 };
 
@@ -282,6 +287,7 @@ const dt_op dt_op_squeeze = {
     .doc = "Drops the dimensions of size 1: all, or those of dim that have it.",
     .where = DT_FN | DT_METHOD,
     .attrs = DT_ATTRS(dims_attr, DT_FIELD(dims_attr, dim)),
+    .flags = DT_F_STRIDED,
     .infer = infer_squeeze, .place = place_reshape, .grad = grad_reshape, .alias = alias_reshape, .unview = unview_reshape, .kernels = COPY_KERNELS,
 };
 typedef struct dim_attr {
@@ -310,6 +316,7 @@ const dt_op dt_op_unsqueeze = {
     .doc = "Inserts a dimension of size 1 before dimension dim.",
     .where = DT_FN | DT_METHOD,
     .attrs = DT_ATTRS(dim_attr, DT_FIELD(dim_attr, dim)),
+    .flags = DT_F_STRIDED,
     .infer = infer_unsqueeze, .place = place_unsqueeze, .grad = grad_reshape, .alias = alias_reshape, .unview = unview_reshape, .kernels = COPY_KERNELS,
 };
 
@@ -323,11 +330,13 @@ const dt_op dt_op_identity = {
     .sig = "alias(Tensor input) -> Tensor",
     .doc = "The tensor itself, as a view: a new handle on the same storage.",
     .where = DT_HIDDEN,
+    .flags = DT_F_STRIDED,
     .infer = dt_infer_same, .place = place_same, .grad = grad_same, .alias = alias_reshape, .unview = unview_reshape, .kernels = COPY_KERNELS,
 };
 const dt_op dt_op_contiguous = {
     .sig = "contiguous(Tensor input) -> Tensor",
     .doc = "A copy with a storage of its own. (PyTorch returns the tensor itself when its memory is contiguous already; here writes never go through.)",
     .where = DT_METHOD,
+    .flags = DT_F_STRIDED,
     .infer = dt_infer_same, .place = place_same, .grad = grad_same, .kernels = COPY_KERNELS,
 };

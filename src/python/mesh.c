@@ -29,11 +29,12 @@ static PyObject *placement(dt_placement p) {
     return (PyObject *)o;
 }
 static PyObject *shard_new(PyTypeObject *tp, PyObject *args, PyObject *kw) {
-    static char *names[] = {"dim", NULL};
-    int dim;
-    if (!PyArg_ParseTupleAndKeywords(args, kw, "i:Shard", names, &dim)) return NULL;
+    static char *names[] = {"dim", "split_factor", NULL};
+    int dim, rows = 1;
+    if (!PyArg_ParseTupleAndKeywords(args, kw, "i|i:Shard", names, &dim, &rows)) return NULL;
+    if (rows < 1) return PyErr_Format(PyExc_ValueError, "Shard(): split_factor %d is not legal: at least 1 is", rows);
     if (dim < -DT_MAX_DIM || dim >= DT_MAX_DIM) return PyErr_Format(PyExc_ValueError, "Shard(): dim %d is not legal: %d to %d are", dim, -DT_MAX_DIM, DT_MAX_DIM - 1);
-    return placement(DT_S(dim));
+    return placement(DT_S_ROWS(dim, rows));
 }
 static PyObject *replicate_new(PyTypeObject *tp, PyObject *args, PyObject *kw) {
     static char *names[] = {NULL};
@@ -49,6 +50,7 @@ static PyObject *partial_new(PyTypeObject *tp, PyObject *args, PyObject *kw) {
 }
 static PyObject *placement_repr(PyObject *o) {
     dt_placement p = ((py_placement *)o)->p;
+    if (p.kind == DT_SHARD && p.split) return PyUnicode_FromFormat("Shard(dim=%d, split_factor=%d)", p.dim, p.split);
     if (p.kind == DT_SHARD) return PyUnicode_FromFormat("Shard(dim=%d)", p.dim);
     return p.kind == DT_PARTIAL ? PyUnicode_FromFormat("Partial(%s)", reduce_names[p.reduce & 3]) : PyUnicode_FromString("Replicate()");
 }
@@ -75,7 +77,7 @@ static PyObject *is_partial(PyObject *o, PyObject *args) {
 }
 static PyObject *placement_reduce(PyObject *o, PyObject *none) {
     dt_placement p = ((py_placement *)o)->p;
-    if (p.kind == DT_SHARD) return Py_BuildValue("O(i)", Py_TYPE(o), p.dim);
+    if (p.kind == DT_SHARD) return Py_BuildValue("O(ii)", Py_TYPE(o), p.dim, p.split ? p.split : 1);
     return p.kind == DT_PARTIAL ? Py_BuildValue("O(s)", Py_TYPE(o), reduce_names[p.reduce & 3]) : Py_BuildValue("O()", Py_TYPE(o));
 }
 static PyObject *shard_dim(PyObject *o, void *x) { return PyLong_FromLong(((py_placement *)o)->p.dim); }
@@ -87,7 +89,9 @@ static PyMethodDef placement_methods[] = {
     {"__reduce__", placement_reduce, METH_NOARGS, NULL},
     {0},
 };
-static PyGetSetDef shard_getset[] = {{"dim", shard_dim, NULL, "The tensor dimension that is cut.", NULL}, {0}};
+static PyObject *shard_split(PyObject *o, void *x) { return PyLong_FromLong(((py_placement *)o)->p.split ? ((py_placement *)o)->p.split : 1); }
+static PyGetSetDef shard_getset[] = {{"split_factor", shard_split, NULL, "The rows that the dimension is seen as; each is cut alike. 1: none.", NULL},
+    {"dim", shard_dim, NULL, "The tensor dimension that is cut.", NULL}, {0}};
 static PyGetSetDef partial_getset[] = {{"reduce_op", partial_op, NULL, "'sum', 'avg', 'max' or 'min'.", NULL}, {0}};
 static PyTypeObject placement_type = {
     PyVarObject_HEAD_INIT(NULL, 0).tp_name = "dtorch.distributed.tensor.Placement",
@@ -102,7 +106,8 @@ static PyTypeObject placement_type = {
 #define PLACEMENT_TYPE(var, label, make, fields, text)                                                                            \
     static PyTypeObject var = {PyVarObject_HEAD_INIT(NULL, 0).tp_name = "dtorch.distributed.tensor." label, .tp_base = &placement_type, .tp_basicsize = sizeof(py_placement), \
                                .tp_flags = Py_TPFLAGS_DEFAULT, .tp_new = make, .tp_getset = fields, .tp_doc = text}
-PLACEMENT_TYPE(shard_type, "Shard", shard_new, shard_getset, "Shard(dim): each device holds a chunk of dimension dim, cut as by chunk().");
+PLACEMENT_TYPE(shard_type, "Shard", shard_new, shard_getset, "Shard(dim, split_factor=1): each device holds a chunk of dimension dim, cut as by chunk(). With a split factor A the dimension is seen "
+               "as A rows and each row is cut: what a sharded dimension becomes when it is merged behind an unsharded one.");
 PLACEMENT_TYPE(replicate_type, "Replicate", replicate_new, NULL, "Replicate(): each device holds the whole.");
 PLACEMENT_TYPE(partial_type, "Partial", partial_new, partial_getset, "Partial(reduce_op='sum'): the value is the reduction over the devices' parts.");
 

@@ -125,7 +125,7 @@ void dt_placement_print(dt_placement p, dt_str *s) {
     if (p.kind == DT_REPLICATE)
         dt_str_add(s, "Replicate()");
     else if (p.kind == DT_SHARD && p.split)
-        dt_str_add(s, "_StridedShard(%d, split_factor=%d)", p.dim, p.split);
+        dt_str_add(s, "Shard(%d, split_factor=%d)", p.dim, p.split);
     else if (p.kind == DT_SHARD)
         dt_str_add(s, "Shard(%d)", p.dim);
     else

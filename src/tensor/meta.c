@@ -72,7 +72,7 @@ static dt_status set_place(dt_meta *m, const dt_mesh *mesh, const dt_placement *
             if (p.split && m->ndim > DT_MAX_DIM / 2)
                 return dt_fail(DT_E_PLACEMENT, "strided shards: a tensor of %d dimensions, at most %d are possible", m->ndim, DT_MAX_DIM / 2);
             if (p.split && m->shape[d] % p.split)
-                return dt_fail(DT_E_PLACEMENT, "_StridedShard(%d, split_factor=%d): the dimension's size %lld is not a multiple", d, p.split,
+                return dt_fail(DT_E_PLACEMENT, "Shard(%d, split_factor=%d): the dimension's size %lld is not a multiple", d, p.split,
                                (long long)m->shape[d]);
             for (int k = 0; k < i; k++)
                 if (p.split && m->place[k].kind == DT_SHARD && m->place[k].dim == d && m->place[k].split && m->place[k].split != p.split)
