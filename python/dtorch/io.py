@@ -26,7 +26,7 @@ _DTYPES = (
     ("F64", "float64", "<f8", 8),
     ("F32", "float32", "<f4", 4),
     ("F16", "float16", "<f2", 2),
-    ("BF16", "bfloat16", "<i2", 2),
+    ("BF16", "bfloat16", "<u2", 2),
     ("I64", "int64", "<i8", 8),
     ("I32", "int32", "<i4", 4),
     ("I16", "int16", "<i2", 2),
@@ -57,20 +57,21 @@ def _row_of(dtype):
 
 
 def _to_array(tensor):
-    """The whole tensor as a contiguous NumPy array of raw elements; bfloat16 as int16."""
+    """The whole tensor as a contiguous NumPy array of raw elements; bfloat16, which NumPy does not have, as its bits in uint16."""
     import numpy as np
 
-    tensor = tensor.detach()
-    if tensor.dtype == dtorch.bfloat16:
-        tensor = tensor.contiguous().view(dtorch.int16)
-    array = tensor.cpu().numpy()
+    tensor = tensor.detach().cpu()
+    if tensor.dtype == dtorch.bfloat16:  # the upper half of the same number in float32
+        bits = np.ascontiguousarray(tensor.to(dtorch.float32).numpy()).view("<u4")
+        return (bits >> 16).astype("<u2").reshape(tuple(tensor.shape))
+    array = tensor.numpy()
     return np.ascontiguousarray(array).reshape(array.shape)
 
 
 def _to_tensor(array, row, device):
     """A tensor of the raw elements of `array`."""
     if row[1] == "bfloat16":
-        tensor = dtorch.from_numpy(array).view(dtorch.bfloat16)
+        tensor = dtorch.from_numpy((array.astype("<u4") << 16).view("<f4")).to(dtorch.bfloat16)
     elif hasattr(dtorch, row[1]):
         tensor = dtorch.from_numpy(array)
     else:

@@ -272,6 +272,10 @@ def test_persistent_workers_and_abandoned_passes():
     assert threading.active_count() <= before - 2
 
 
+def unpicklable(batch):
+    return lambda: batch
+
+
 class Mixed(data.Dataset):
     """Tensors of several dtypes, made in the worker; one position fails."""
 
@@ -293,5 +297,8 @@ def test_processes():
     with pytest.raises(ValueError, match="Caught ValueError in DataLoader worker process 1"):
         next(it)
     assert list(it) == []
+    it = iter(data.DataLoader(Mixed(), num_workers=1, multiprocessing_context="spawn", timeout=60, collate_fn=unpicklable))
+    with pytest.raises(Exception, match="in DataLoader worker process 0"):
+        next(it)
     with pytest.raises(ValueError, match="would copy the engine without its threads"):
         next(iter(data.DataLoader(Mixed(), num_workers=1, multiprocessing_context="fork")))

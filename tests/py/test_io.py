@@ -19,6 +19,11 @@ DTYPES = {
 }  # fmt: skip
 
 
+HAS_COMPLEX = hasattr(dtorch, "complex64")
+if not HAS_COMPLEX:
+    del DTYPES["C64"]
+
+
 def tensors():
     """One of each dtype, and odd shapes."""
     rng = np.random.RandomState(0)
@@ -33,7 +38,7 @@ def tensors():
 
 
 def raw(x):
-    return (x.contiguous().view(dtorch.int16) if x.dtype == dtorch.bfloat16 else x).numpy()
+    return (x.to(dtorch.float32) if x.dtype == dtorch.bfloat16 else x).numpy()
 
 
 def same(a, b):
@@ -86,7 +91,7 @@ def test_safe_open_reads_what_is_asked_for(tmp_path):
     path, want = tmp_path / "x.safetensors", tensors()
     safetensors.save_file(want, path, {"who": "me"})
     with safetensors.safe_open(path, framework="pt", device="cpu") as f:
-        assert f.keys() == sorted(want) and f.metadata() == {"who": "me"} and f.offset_keys()[0] == "C64"
+        assert f.keys() == sorted(want) and f.metadata() == {"who": "me"} and f.offset_keys()[0] == ("C64" if HAS_COMPLEX else "F64")
         same({"BF16": f.get_tensor("BF16")}, {"BF16": want["BF16"]})
         part = f.get_slice("F32")
         assert part.get_shape() == [3, 4] and part.get_dtype() == "F32"
@@ -175,11 +180,13 @@ def test_no_change_of_a_few_bytes_does_harm():
 
 
 def test_what_cannot_be_written():
+    if HAS_COMPLEX:
+        with pytest.raises(safetensors.SafetensorError, match="'a' has dtype .*complex128"):
+            safetensors.save({"a": dtorch.ones(1, dtype=dtorch.complex128)})
     for value, error, text in (
         ({"a": 3}, TypeError, "'a' must be a Tensor, got int"),
         ({3: dtorch.ones(1)}, TypeError, "names of tensors must be str"),
         ({"__metadata__": dtorch.ones(1)}, safetensors.SafetensorError, "cannot be named '__metadata__'"),
-        ({"a": dtorch.ones(1, dtype=dtorch.complex128)}, safetensors.SafetensorError, "'a' has dtype .*complex128"),
     ):
         with pytest.raises(error, match=text):
             safetensors.save(value)
@@ -210,11 +217,14 @@ def test_plain_values_keep_their_types():
 def test_tensors_and_arrays_inside():
     p = nn.Parameter(dtorch.ones(2))
     x = dtorch.arange(3)
-    obj = {"p": p, "again": [p, x], "x": x, "array": np.arange(4, dtype=np.int16), "number": np.float32(2.5), "c": dtorch.ones(2, dtype=dtorch.complex128)}
+    obj = {"p": p, "again": [p, x], "x": x, "array": np.arange(4, dtype=np.int16), "number": np.float32(2.5)}
+    if HAS_COMPLEX:
+        obj["c"] = dtorch.ones(2, dtype=dtorch.complex128)
     back = round_trip(obj)
     assert isinstance(back["p"], nn.Parameter) and back["p"].requires_grad and back["again"][0] is back["p"] and back["again"][1] is back["x"]
     assert back["array"].dtype == np.int16 and back["array"].tolist() == [0, 1, 2, 3] and type(back["number"]) is np.float32
-    assert back["c"].dtype == dtorch.complex128 and back["c"].tolist() == [1, 1]
+    if HAS_COMPLEX:
+        assert back["c"].dtype == dtorch.complex128 and back["c"].tolist() == [1, 1]
     back["array"][0] = 9  # its own memory
     named = round_trip({"a": {"b": dtorch.ones(1)}, "a.b": dtorch.zeros(1)})
     assert named["a"]["b"].tolist() == [1] and named["a.b"].tolist() == [0]

@@ -8,6 +8,7 @@ exhausted). Between processes, tensors travel as NumPy arrays.
 from __future__ import annotations
 
 import copy
+import pickle
 import queue
 import threading
 import time
@@ -137,19 +138,18 @@ def run_worker(setup, seed, tasks, results):
 
 
 def _rebuild_tensor(array, dtype):
-    import dtorch
+    from dtorch.io import _BY_NAME, _to_tensor
 
-    tensor = dtorch.from_numpy(array)
-    return tensor if dtype is None else tensor.view(getattr(dtorch, dtype))
+    return _to_tensor(array, _BY_NAME[dtype], None)
 
 
 def _reduce_tensor(tensor):
-    import dtorch
+    from dtorch.io import _row_of, _to_array
 
-    tensor = tensor.detach().cpu()
-    if tensor.dtype == dtorch.bfloat16:  # which NumPy does not have
-        return _rebuild_tensor, (tensor.view(dtorch.int16).numpy(), "bfloat16")
-    return _rebuild_tensor, (tensor.numpy(), None)
+    row = _row_of(tensor.dtype)
+    if row is None:
+        raise TypeError(f"a tensor of dtype {tensor.dtype} cannot be sent to another process")
+    return _rebuild_tensor, (_to_array(tensor), row[0])
 
 
 def _tensors_as_arrays():
@@ -163,9 +163,25 @@ def _tensors_as_arrays():
         ForkingPickler.register(cls, _reduce_tensor)
 
 
+class _Pickled:
+    """The results of a process: pickled by the worker itself, so that a batch that cannot be sent is an error like any other."""
+
+    def __init__(self, queue, where):
+        self.queue, self.where = queue, where
+
+    def put(self, result):
+        from multiprocessing.reduction import ForkingPickler
+
+        try:
+            data = bytes(ForkingPickler.dumps(result))
+        except Exception as e:
+            data = bytes(ForkingPickler.dumps((*result[:3], "error", WorkerError(e, self.where))))
+        self.queue.put(data)
+
+
 def _process_main(setup, seed, tasks, results):
     _tensors_as_arrays()
-    run_worker(setup, seed, tasks, results)
+    run_worker(setup, seed, tasks, _Pickled(results, f"DataLoader worker process {setup.worker}"))
 
 
 def _process_context(context):
@@ -236,7 +252,7 @@ class WorkerPool:
         while True:
             wait = 1.0 if deadline is None else min(1.0, max(deadline - time.monotonic(), 0.0))
             try:
-                epoch, *result = self.results.get(timeout=wait)
+                result = self.results.get(timeout=wait)
             except queue.Empty:
                 if deadline is not None and time.monotonic() >= deadline:
                     raise RuntimeError(f"DataLoader timed out after {timeout} seconds") from None
@@ -245,6 +261,7 @@ class WorkerPool:
                     which = ", ".join(f"{w.name} (pid {w.pid}, exit code {w.exitcode})" for w in dead if hasattr(w, "pid"))
                     raise RuntimeError(f"DataLoader worker exited unexpectedly: {which or dead[0].name}") from None
                 continue
+            epoch, *result = pickle.loads(result) if isinstance(result, bytes) else result
             if epoch == self.epoch:
                 return result
 
