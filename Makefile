@@ -85,8 +85,11 @@ lint: .venv/made-lint .venv/made install
 	@$(BIN)/python tools/tidy.py build/wheel $(JOBS)
 	$(call say,ruff)
 	@$(BIN)/ruff check .
-	$(call say,mypy: a sample program against the stubs)
-	@$(BIN)/python -m mypy --no-incremental tests/typing
+	$(call say,mypy: the stubs, and a sample program against them)
+	@MYPYPATH=python $(BIN)/python -m mypy --no-incremental --follow-imports=silent tests/typing $$(git ls-files 'python/*.pyi')
+	$(call say,stubs and reference are current)
+	@$(BIN)/python tools/gen_stubs.py --check
+	@$(BIN)/python tools/gen_docs.py --check
 
 format: .venv/made-lint
 	@$(BIN)/clang-format -i $(C_FILES)

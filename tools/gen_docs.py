@@ -44,7 +44,7 @@ def op_page(table: list[dict]) -> str:
         "key.",
         "",
     ]  # fmt: skip
-    shown = [op for op in table if op.get("where", FN) & (FN | METHOD | NN)]
+    shown = [op for op in table if op["where"] & (FN | METHOD | NN) and not op["name"].startswith("_")]
     for op in sorted(shown, key=lambda o: o["signature"]):
         s, where = parse(op["signature"]), op.get("where", FN)
         known_as = ((FN, f"`dtorch.{s.base}`"), (METHOD, f"`Tensor.{s.base}`"), (NN, f"`nn.functional.{s.base}`"))
@@ -68,10 +68,18 @@ def signature_of(thing: object) -> str:
         return "(...)"
 
 
+def attribute(module: object, name: str) -> object:
+    """None for a name that is announced but not there yet."""
+    try:
+        return getattr(module, name, None)
+    except ImportError:
+        return None
+
+
 def public(module: object) -> list[tuple[str, object]]:
     """Classes and functions that a module shows, in alphabetical order: those of __all__, or those defined in it."""
     names = getattr(module, "__all__", None) or [n for n in vars(module) if not n.startswith("_")]
-    things = [(n, getattr(module, n, None)) for n in sorted(set(names))]
+    things = [(n, attribute(module, n)) for n in sorted(set(names))]
     return [(n, t) for n, t in things if (inspect.isclass(t) or inspect.isfunction(t)) and t.__module__.startswith("dtorch")]
 
 
