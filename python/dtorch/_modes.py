@@ -22,20 +22,23 @@ class _Context:
         if inspect.isgeneratorfunction(fn):
 
             @functools.wraps(fn)
-            def generator(*args, **kwargs):
-                with self._again():
-                    it = fn(*args, **kwargs)
-                    sent, failed = None, None
-                    while True:
-                        try:
-                            value = it.throw(failed) if failed is not None else it.send(sent)
-                        except StopIteration as end:
-                            return end.value
-                        sent, failed = None, None
-                        try:
-                            sent = yield value
-                        except BaseException as e:
-                            failed = e
+            def generator(*args, **kwargs):  # the mode holds while fn runs, not while it is suspended
+                it = fn(*args, **kwargs)
+                step, value = it.send, None
+                while True:
+                    try:
+                        with self._again():
+                            out = step(value)
+                    except StopIteration as end:
+                        return end.value
+                    try:
+                        step, value = it.send, (yield out)
+                    except GeneratorExit:
+                        with self._again():
+                            it.close()
+                        raise
+                    except BaseException as e:
+                        step, value = it.throw, e
 
             return generator
 

@@ -240,14 +240,17 @@ static int positional(const py_sig *s, bool method, PyObject *const *args, Py_ss
 
 static int complete(const py_sig *s, const py_parse *p, bool explain) {
     const dt_op_info *info = s->info;
+    DT_STR(missing, 512);
+    int n = 0;
     for (int i = 0; i < info->n_params; i++) {
         const dt_param *q = &info->param[i];
         if (p->args.a[i].given || q->has_default || q->kind == DT_PK_GENERATOR) continue;
         if (q->optional && q->kwonly) continue;
-        if (explain) PyErr_Format(PyExc_TypeError, "%s() missing 1 required positional argument: '%s'", info->base, q->name);
-        return 0;
+        if (!explain) return 0;
+        dt_str_add(&missing, "%s\"%s\"", n++ ? ", " : "", q->name);
     }
-    return 1;
+    if (n) PyErr_Format(PyExc_TypeError, "%s() missing %d required positional arguments: %s", info->base, n, missing.buf);
+    return n == 0;
 }
 
 /* device=, device_mesh=, placements= of factories. */

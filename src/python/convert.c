@@ -19,7 +19,7 @@ static int long_to_int(PyObject *o, int64_t *out) {
     int overflow;
     long long v = PyLong_AsLongLongAndOverflow(o, &overflow);
     if (overflow) {
-        PyErr_SetString(PyExc_OverflowError, "an integer does not fit in 64 bits");
+        PyErr_SetString(PyExc_ValueError, "Overflow when unpacking long long: an integer does not fit in 64 bits");
         return -1;
     }
     *out = v;

@@ -131,8 +131,8 @@ static int sequence_shape(PyObject *o, dt_type *type) {
 }
 
 static int leaf_dtype(PyObject *o, dt_dtype *out) {
-    if (PyFloat_Check(o))
-        *out = dt_default_dtype();
+    if (PyFloat_Check(o)) /* numpy.float64 is a float too */
+        *out = PyFloat_CheckExact(o) || !PyObject_CheckBuffer(o) ? dt_default_dtype() : DT_float64;
     else if (PyBool_Check(o))
         *out = DT_bool;
     else if (PyLong_Check(o))
@@ -149,7 +149,7 @@ static int leaf_dtype(PyObject *o, dt_dtype *out) {
         dt_arg a;
         int r = dt_py_to_value(o, &a);
         if (r <= 0) {
-            if (r == 0) PyErr_Format(PyExc_TypeError, "new(): invalid data type '%s'", dt_py_type_name(o));
+            if (r == 0) PyErr_Format(PyExc_TypeError, is_sequence(o) ? "expected a number, got a %s: the nested sequences differ in depth" : "new(): invalid data type '%s'", dt_py_type_name(o));
             return -1;
         }
         *out = a.kind == DT_ARG_FLOAT ? dt_default_dtype() : a.kind == DT_ARG_BOOL ? DT_bool : DT_int64;

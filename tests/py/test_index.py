@@ -1,9 +1,8 @@
 """Indexing, read and written, against NumPy: random keys of every kind that both understand, views, errors."""
 
+import dtorch
 import numpy as np
 import pytest
-
-import dtorch
 from dtorch import _C
 
 

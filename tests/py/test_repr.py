@@ -1,8 +1,7 @@
 """How tensors print, character by character as PyTorch 2.13 does (where it says torch., here it says dtorch.)."""
 
-import pytest
-
 import dtorch
+import pytest
 
 # fmt: off
 # expression, text
