@@ -157,6 +157,13 @@ dt_status dt_tensor_detach(dt_tensor *t, dt_tensor **out) {
     return DT_OK;
 }
 
+dt_status dt_tensor_detach_inplace(dt_tensor *t) {
+    if (t->is_view) return dt_fail(DT_E_GRAD, "Can't detach views in-place. Use detach() instead.");
+    DT_TRY(dt_tensor_fresh(t));
+    dt_cell_history_set(t->cell, NULL, 0);
+    return DT_OK;
+}
+
 dt_status dt_tensor_data(dt_tensor *t, dt_tensor **out) {
     DT_TRY(dt_tensor_detach(t, out));
     (*out)->cell->silent = true;

@@ -238,11 +238,8 @@ static int set_data(PyObject *self, PyObject *v, void *x) {
     return s ? dt_py_raise_int(s) : 0;
 }
 static PyObject *detach_inplace(PyObject *self, PyObject *x) {
-    dt_tensor *t;
-    DT_PY_CHECK(dt_tensor_detach(SELF, &t));
-    dt_status s = dt_tensor_set_data(SELF, t);
-    dt_tensor_unref(t);
-    return s ? dt_py_raise(s) : Py_NewRef(self);
+    DT_PY_CHECK(dt_tensor_detach_inplace(SELF));
+    return Py_NewRef(self);
 }
 static PyObject *get_requires_grad(PyObject *self, void *x) { return PyBool_FromLong(dt_tensor_requires_grad(SELF)); }
 static int set_requires_grad(PyObject *self, PyObject *v, void *x) {
