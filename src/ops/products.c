@@ -180,6 +180,13 @@ static void compose_tensordot(dt_scope *s, const dt_args *a, dt_tensor **out, in
         fail(s, dt_fail(DT_E_SHAPE, "tensordot: both dims lists should have the same length, got %d and %d", da.n, db.n));
         return;
     }
+    for (int i = 0; i < da.n; i++) { /* a contracted size of 1 broadcasts: sum the other */
+        int64_t dx = da.v[i] < 0 ? da.v[i] + dt_ndim(x) : da.v[i], dy = db.v[i] < 0 ? db.v[i] + dt_ndim(y) : db.v[i];
+        if (dx < 0 || dy < 0 || dx >= dt_ndim(x) || dy >= dt_ndim(y)) break;
+        if (dt_shape(x)[dx] == 1 && dt_shape(y)[dy] != 1) y = dt_sum(s, y, DT_DIMS(dy), true, DT_DTYPE_NONE);
+        else if (dt_shape(y)[dy] == 1 && dt_shape(x)[dx] != 1) x = dt_sum(s, x, DT_DIMS(dx), true, DT_DTYPE_NONE);
+        if (!x || !y) return;
+    }
     if (!(x = arrange(s, x, da, false, shape, &n1, &k1)) || !(y = arrange(s, y, db, true, other, &n2, &k2))) return;
     if (k1 != k2 || n1 + n2 > DT_MAX_DIM) {
         fail(s, dt_fail(DT_E_SHAPE, "tensordot: contracted dimensions need to match, got %lld and %lld elements", LL(k1), LL(k2)));
