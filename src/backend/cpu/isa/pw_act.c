@@ -12,10 +12,9 @@ PW_FLT2(sigmoid_backward, a *(((T)1 - b) * b)) /* b: the result */
 PW_FLT2(tanh_backward, a *((T)1 - b * b))      /* b: the result */
 
 /* gelu: x Phi(x), Phi the normal distribution function; and its tanh approximation */
-#define SQRT_HALF ((T)0.70710678118654752440)
 #define INV_SQRT_2PI ((T)0.39894228040143267794)
-PW_FLT1(gelu, (T)0.5 * a * ((T)1 + M_ERF(a *SQRT_HALF)))
-PW_FLT2(gelu_backward, a *((T)0.5 * ((T)1 + M_ERF(b *SQRT_HALF)) + b * M_EXP((T)-0.5 * b * b) * INV_SQRT_2PI))
+PW_FLT1(gelu, a *M_PHI(a))
+PW_FLT2(gelu_backward, a *(M_PHI(b) + b * M_EXP((T)-0.5 * b * b) * INV_SQRT_2PI))
 #define GELU_K ((T)0.79788456080286535588) /* sqrt(2 / pi) */
 #define GELU_C ((T)0.044715)
 PW_FLT1(gelu_tanh, (T)0.5 * a * ((T)1 + M_TANH(GELU_K *(a + GELU_C * a * a * a))))

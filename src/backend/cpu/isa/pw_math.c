@@ -21,7 +21,22 @@ PW_FLT1(acosh, M_ACOSH(a))
 PW_FLT1(atanh, M_ATANH(a))
 PW_FLT2(atan2, M_ATAN2(a, b))
 PW_FLT2(hypot, M_HYPOT(a, b))
-PW_FLT2(pow, M_POW(a, b))
+/* An exponent that is the same for a whole block has a shorter way where vm_pow itself takes it: the bits do not depend on the block. */
+void PW_FN(pow, f32)(int64_t n, void *out, const void *const *in, const void *p);
+void PW_FN(pow, f32)(int64_t n, void *out, const void *const *in, const void *p) {
+    float *o = out;
+    const float *x = in[0], *y = in[1], e = n ? y[0] : 0;
+    (void)p;
+    int differ = 0;
+    for (int64_t i = 0; i < n; i++) differ |= y[i] != e;
+    if (!differ && e == 2.0f)
+        PW_LOOP o[i] = x[i] * x[i];
+    else if (!differ && e == 3.0f)
+        PW_LOOP o[i] = x[i] * x[i] * x[i];
+    else
+        PW_LOOP o[i] = vm_pow(x[i], y[i]);
+}
+PW_BLOCK2(pow, f64, double, double, double, pow(a, b))
 PW_FLT1(erf, M_ERF(a))
 
 /* sin, cos, tan: arguments too large for the fast reduction are set right by libm afterwards (rare; out may be the input: ask first). */

@@ -1,10 +1,14 @@
 /* Random kernels. A local box is walked in runs that are contiguous in the global linear index; each run takes its words of the call's Philox
  * stream (ops/random.h), so any sharding draws the same numbers.
  *
- * Four counters' words come from one Philox block; blocks are made LANES at a time in a loop that vectorises. */
+ * Philox runs over LANES counters at a time, four words each. */
 #include "backend/cpu/isa/pw_cast.h"
 #include "ops/op.h"
 #include "ops/random.h"
+
+#ifdef __AVX2__
+#include <immintrin.h>
+#endif
 
 enum { LANES = 64, TILE = 4 * LANES, TASK = 64 * TILE };
 
@@ -23,18 +27,39 @@ struct job {
     int64_t base;                                /* global index of the local origin */
 };
 
-/* Words [first, first + n) of the stream, n <= TILE. */
-static void words(const job *j, int64_t first, int64_t n, uint32_t *out) {
-    uint32_t c0[LANES + 1], c1[LANES + 1], c2[LANES + 1], c3[LANES + 1], all[4 * (LANES + 1)];
-    uint64_t counter = j->offset + (uint64_t)(first >> 2);
-    int skip = (int)(first & 3), m = (int)((skip + n + 3) >> 2);
-    for (int i = 0; i < m; i++) {
+/* Philox over LANES counters from `counter` on: word w of counter i goes to all[4 i + w]. */
+#ifdef __AVX2__
+/* Each 64-bit lane holds one counter's word in its lower half; what gathers in the upper half is never looked at. */
+static void philox_lanes(uint64_t seed, uint64_t counter, int n, uint32_t *all) {
+    const __m256i m0 = _mm256_set1_epi64x(0xD2511F53), m1 = _mm256_set1_epi64x(0xCD9E8D57);
+    for (int i = 0; i < n; i += 4) {
+        __m256i at = _mm256_add_epi64(_mm256_set1_epi64x((int64_t)(counter + (uint64_t)i)), _mm256_set_epi64x(3, 2, 1, 0));
+        __m256i c0 = at, c1 = _mm256_srli_epi64(at, 32), c2 = _mm256_setzero_si256(), c3 = c2;
+        uint32_t k0 = (uint32_t)seed, k1 = (uint32_t)(seed >> 32);
+        for (int r = 0; r < 10; r++) {
+            __m256i a = _mm256_mul_epu32(c0, m0), b = _mm256_mul_epu32(c2, m1);
+            c0 = _mm256_xor_si256(_mm256_xor_si256(_mm256_srli_epi64(b, 32), c1), _mm256_set1_epi64x(k0));
+            c2 = _mm256_xor_si256(_mm256_xor_si256(_mm256_srli_epi64(a, 32), c3), _mm256_set1_epi64x(k1));
+            c1 = b;
+            c3 = a;
+            k0 += 0x9E3779B9u;
+            k1 += 0xBB67AE85u;
+        }
+        __m256i lo = _mm256_blend_epi32(c0, _mm256_slli_epi64(c1, 32), 0xAA), hi = _mm256_blend_epi32(c2, _mm256_slli_epi64(c3, 32), 0xAA);
+        __m256i even = _mm256_unpacklo_epi64(lo, hi), odd = _mm256_unpackhi_epi64(lo, hi); /* counters 0 and 2; 1 and 3 */
+        _mm256_storeu_si256((__m256i *)(all + 4 * i), _mm256_permute2x128_si256(even, odd, 0x20));
+        _mm256_storeu_si256((__m256i *)(all + 4 * i + 8), _mm256_permute2x128_si256(even, odd, 0x31));
+    }
+}
+#else
+static void philox_lanes(uint64_t seed, uint64_t counter, int n, uint32_t *all) {
+    uint32_t c0[LANES + 4], c1[LANES + 4], c2[LANES + 4], c3[LANES + 4], k0 = (uint32_t)seed, k1 = (uint32_t)(seed >> 32);
+    for (int i = 0; i < n; i++) {
         uint64_t at = counter + (uint64_t)i;
         c0[i] = (uint32_t)at, c1[i] = (uint32_t)(at >> 32), c2[i] = c3[i] = 0;
     }
-    uint32_t k0 = (uint32_t)j->seed, k1 = (uint32_t)(j->seed >> 32);
     for (int r = 0; r < 10; r++) {
-        for (int i = 0; i < m; i++) {
+        for (int i = 0; i < n; i++) {
             uint64_t a = (uint64_t)0xD2511F53u * c0[i], b = (uint64_t)0xCD9E8D57u * c2[i];
             c0[i] = (uint32_t)(b >> 32) ^ c1[i] ^ k0;
             c2[i] = (uint32_t)(a >> 32) ^ c3[i] ^ k1;
@@ -44,7 +69,20 @@ static void words(const job *j, int64_t first, int64_t n, uint32_t *out) {
         k0 += 0x9E3779B9u;
         k1 += 0xBB67AE85u;
     }
-    for (int i = 0; i < m; i++) all[4 * i] = c0[i], all[4 * i + 1] = c1[i], all[4 * i + 2] = c2[i], all[4 * i + 3] = c3[i];
+    for (int i = 0; i < n; i++) all[4 * i] = c0[i], all[4 * i + 1] = c1[i], all[4 * i + 2] = c2[i], all[4 * i + 3] = c3[i];
+}
+#endif
+
+/* Words [first, first + n) of the stream, n <= TILE. */
+static void words(const job *j, int64_t first, int64_t n, uint32_t *out) {
+    uint32_t all[4 * (LANES + 4)];
+    uint64_t counter = j->offset + (uint64_t)(first >> 2);
+    int skip = (int)(first & 3), m = (int)((skip + n + 3) >> 2);
+    if (!skip && !(n & 15)) { /* whole vectors: in place */
+        philox_lanes(j->seed, counter, m, out);
+        return;
+    }
+    philox_lanes(j->seed, counter, m, all);
     memcpy(out, all + skip, (size_t)n * 4);
 }
 /* 64-bit words of elements [g, g + n). */
@@ -94,17 +132,22 @@ static void draw_uniform(const job *j, int64_t g, int64_t pos, int64_t n, void *
 
 /* ---- normal numbers: Box and Muller, elements 2k and 2k + 1 from one pair of uniforms ------------------------------------------------- */
 static void normal_f32(const job *j, int64_t g, int64_t n, float *out) {
-    uint32_t w[TILE + 2];
-    float z[TILE + 2];
+    uint32_t w[TILE + 4];
+    float z[TILE + 4], u[TILE / 2 + 2], t[TILE / 2 + 2], x[TILE / 2 + 2], y[TILE / 2 + 2];
     int64_t first = g & ~1ll, m = ((g + n + 1) & ~1ll) - first, head = m < TILE ? m : TILE;
     words(j, first, head, w);
     if (m > head) words(j, first + head, m - head, w + head);
-    for (int64_t i = 0; i < m; i += 2) {
-        float u = ((float)(int32_t)(w[i] >> 8) + 0.5f + (float)(int32_t)(w[i] & 255) * 0x1p-8f) * 0x1p-24f;
-        float r = sqrtf(-2.0f * vm_log(u)), t = (float)(int32_t)(w[i + 1] >> 8) * 3.7450702e-07f; /* 2 pi 2^-24 */
-        z[i] = r * vm_cos(t);
-        z[i + 1] = r * vm_sin(t);
+    for (int64_t i = 0; i < m / 2; i++) { /* u in (0, 1), 32 bits of it; t in [0, 1) */
+        u[i] = ((float)(int32_t)(w[2 * i] >> 8) + 0.5f + (float)(int32_t)(w[2 * i] & 255) * 0x1p-8f) * 0x1p-24f;
+        t[i] = (float)(int32_t)(w[2 * i + 1] >> 8) * 0x1p-24f;
     }
+    for (int64_t i = 0; i < m / 2; i++) {
+        float r = sqrtf(-2.0f * vm_log(u[i])), c, s;
+        vm_turn(t[i], &c, &s);
+        x[i] = r * c;
+        y[i] = r * s;
+    }
+    for (int64_t i = 0; i < m / 2; i++) z[2 * i] = x[i], z[2 * i + 1] = y[i];
     memcpy(out, z + (g - first), (size_t)n * sizeof *out);
 }
 static void normal_f64(const job *j, int64_t g, int64_t n, double *out) {
@@ -193,12 +236,13 @@ static void draw_dropout(const job *j, int64_t g, int64_t pos, int64_t n, void *
     const dt_random_floats *a = j->attr;
     const dt_view *x = &j->c->in[0];
     const char *from = (const char *)x->data + pos * (int64_t)dt_dtype_size(x->dtype);
-    uint32_t w[TILE], limit = (uint32_t)(a->a * 0x1p32);
+    uint32_t w[TILE];
+    int32_t limit = (int32_t)(a->a * 0x1p31); /* 31 bits: the comparison is of signed integers, which vectorise */
     words(j, g, n, w);
     if (j->tile == DT_float64) {
         const double *v = (const double *)from;
         double *o = out, scale = 1 / (1 - a->a);
-        for (int64_t i = 0; i < n; i++) o[i] = w[i] >= limit ? v[i] * scale : 0;
+        for (int64_t i = 0; i < n; i++) o[i] = (int32_t)(w[i] >> 1) >= limit ? v[i] * scale : 0;
         return;
     }
     float *o = out, scale = (float)(1 / (1 - a->a));
@@ -207,7 +251,7 @@ static void draw_dropout(const job *j, int64_t g, int64_t pos, int64_t n, void *
         dt_cpu_pw_cast(x->dtype, DT_float32)(n, o, (const void *[]){from}, NULL);
         v = o;
     }
-    for (int64_t i = 0; i < n; i++) o[i] = w[i] >= limit ? v[i] * scale : 0.0f;
+    for (int64_t i = 0; i < n; i++) o[i] = (int32_t)(w[i] >> 1) >= limit ? v[i] * scale : 0.0f;
 }
 
 /* ---- the walk ------------------------------------------------------------------------------------------------------------------------- */

@@ -155,8 +155,9 @@ VM float vm_pow(float x, float y) {
     r = (x < 0.0f) & !is_int & (a < INFINITY) & (fabsf(y) < INFINITY) ? NAN : r;
     r = (x != x) | (y != y) ? x + whole : r;
     r = (y == 0.0f) | (x == 1.0f) ? 1.0f : r;
+    r = (y == 0.5f) & (x >= 0.0f) ? sqrtf(x) : r;
     r = y == 2.0f ? x * x : r;
-    return r;
+    return y == 3.0f ? x * x * x : r;
 }
 
 /* ---- tanh, sigmoid, erf -------------------------------------------------------------------------------------------------------- */
@@ -182,6 +183,18 @@ VM float vm_erf(float x) {
     big = x < 0.0f ? -big : big;
     float y = a < 1.0f ? small : big;
     return x == x ? y : x;
+}
+
+/* The normal distribution function, within 6e-8 absolute: 1/2 + x P(x^2) / Q(x^2), 0 and 1 beyond +-5.7. */
+VM float vm_phi(float x) {
+    float c = x < -5.7f ? -5.7f : x;
+    c = c > 5.7f ? 5.7f : c;
+    float u = c * c;
+    float p = 0.398942206f + u * (0.0349411624f + u * (0.00474082956f + u * (0.000179394123f + u * (6.37418931e-06f + u * 2.15802877e-08f))));
+    float q = 1.0f + u * (0.254249974f + u * (0.0292606914f + u * (0.00194455409f + u * (7.67679626e-05f + u * 1.16496246e-06f))));
+    float y = 0.5f + c * (p / q);
+    y = x < -5.7f ? 0.0f : y;
+    return x > 5.7f ? 1.0f : y;
 }
 
 /* ---- trigonometry: reduced in double ---------------------------------------------------------------------------------------------- */
@@ -222,6 +235,17 @@ VM float vm_tan(float x) {
     double r = vd_reduce((double)x, &q), s = vd_sin_poly(r), c = vd_cos_poly(r);
     double n = q & 1 ? -c : s, d = q & 1 ? s : c;
     return x == 0.0f ? x : (float)(n / d);
+}
+
+/* cos and sin of 2 pi t, t in [0, 1): the quarter nearest to t, and what remains. */
+VM void vm_turn(float t, float *cosine, float *sine) {
+    float z = t * 4.0f + VM_MAGIC, r = t * 4.0f - (z - VM_MAGIC), u = r * r;
+    int32_t q = vm_bits(z);
+    float s = r * (1.57079632f + u * (-0.645963479f + u * (0.0796802281f + u * -0.00460217699f)));
+    float c = 1.0f + u * (-1.23370054f + u * (0.253669204f + u * (-0.0208600713f + u * 0.000903631705f)));
+    float x = q & 1 ? s : c, y = q & 1 ? c : s;
+    *cosine = (q + 1) & 2 ? -x : x;
+    *sine = q & 2 ? -y : y;
 }
 
 VM double vd_atan_poly(double t) { /* |t| <= tan(pi/8) */
@@ -345,6 +369,7 @@ VM float vm_ceil(float x) {
 }
 
 /* ---- by type --------------------------------------------------------------------------------------------------------------------------- */
+VM double vm_phi_f64(double x) { return 0.5 * erfc(x * -0.70710678118654752440); }
 VM double vm_sigmoid_f64(double x) { return 1.0 / (1.0 + exp(-x)); }
 #define M_BY_TYPE(x, f, d) _Generic((x), float: f, default: d)
 #define M_EXP(x) M_BY_TYPE(x, vm_exp, exp)(x)
@@ -358,6 +383,7 @@ VM double vm_sigmoid_f64(double x) { return 1.0 / (1.0 + exp(-x)); }
 #define M_TANH(x) M_BY_TYPE(x, vm_tanh, tanh)(x)
 #define M_SIGMOID(x) M_BY_TYPE(x, vm_sigmoid, vm_sigmoid_f64)(x)
 #define M_ERF(x) M_BY_TYPE(x, vm_erf, erf)(x)
+#define M_PHI(x) M_BY_TYPE(x, vm_phi, vm_phi_f64)(x)
 #define M_SIN(x) M_BY_TYPE(x, vm_sin, sin)(x)
 #define M_COS(x) M_BY_TYPE(x, vm_cos, cos)(x)
 #define M_TAN(x) M_BY_TYPE(x, vm_tan, tan)(x)
