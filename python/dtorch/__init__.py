@@ -21,7 +21,7 @@ if "DTORCH_OPENBLAS" not in _os.environ:  # the matrix products' library, found 
         _os.environ["DTORCH_OPENBLAS"] = _path
     del _find_openblas, _path
 
-from dtorch import _C, _functional, _modes, _planned, _tensor, _types
+from dtorch import _C, _compose_reduce, _functional, _modes, _planned, _tensor, _types
 from dtorch._C import (
     DeviceMesh,
     Future,
@@ -89,6 +89,9 @@ _C._nn.__getattr__ = _absent
 _C._set_package(_os.path.dirname(_os.path.abspath(__file__)) + _os.sep)
 _tensor.install()
 globals().update({name: fn for name, fn in _C._functions.items() if not name.startswith("_")})
+globals().update(_compose_reduce.FUNCTIONS)
+for _name, _fn in _compose_reduce.METHODS.items():
+    setattr(Tensor, _name, _fn)
 _functional.install(globals())
 
 

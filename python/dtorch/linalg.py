@@ -1,10 +1,11 @@
 """Linear algebra: the operators of the table that belong here."""
 
-from dtorch import _C, _planned
+from dtorch import _C, _compose_reduce, _planned
 
 LinAlgError = _C.LinAlgError
-globals().update(_C._submodules.get("linalg", {}))
-__all__ = sorted([*_C._submodules.get("linalg", {}), "LinAlgError"])
+_names = {**_C._submodules.get("linalg", {}), **_compose_reduce.LINALG}
+globals().update(_names)
+__all__ = sorted([*_names, "LinAlgError"])
 
 
 def __getattr__(name):

@@ -308,7 +308,9 @@ static void batch_norm_compose(dt_scope *s, const dt_args *a, dt_tensor **out, i
     dt_tensor *x = dt_arg_get_tensor(a, 0), *y = NULL;
     bool training = dt_arg_get_bool(a, 5, false);
     double momentum = dt_arg_get_float(a, 6, 0.1), eps = dt_arg_get_float(a, 7, 1e-5);
-    if (check_stats(s, "batch_norm", a, training)) {
+    if (dt_numel(x) == 0 && dt_ndim(x) < 2)
+        y = dt_mul(s, x, 1.0);
+    else if (check_stats(s, "batch_norm", a, training)) {
         int64_t dims[DT_MAX_DIM] = {0};
         for (int i = 2; i < dt_ndim(x); i++) dims[i - 1] = i;
         if (training && dt_shape(x)[1] && dt_numel(x) / dt_shape(x)[1] == 1)

@@ -150,7 +150,7 @@ static dt_tensor *norm_of(dt_scope *s, dt_tensor *x, double p, dt_dims dims, boo
     dt_tensor *r;
     dt_dims all = dims.n < 0 ? (dt_dims){0, NULL} : dims;
     if (p == 0)
-        r = dt_sum(s, dt_to_dtype(s, dt_ne(s, x, 0.0), dt_dtype_of(x)), dims, keepdim, DT_DTYPE_NONE);
+        r = dt_sum(s, dt_abs(s, dt_sign(s, x)), dims, keepdim, DT_DTYPE_NONE); /* differentiable: with gradient zero */
     else if (p == 1)
         r = dt_sum(s, dt_abs(s, x), dims, keepdim, DT_DTYPE_NONE);
     else if (p == 2)
@@ -198,10 +198,10 @@ static void vector_norm_compose(dt_scope *s, const dt_args *a, dt_tensor **out, 
     dt_compose_out(norm_of(s, dt_arg_get_tensor(a, 0), p, dt_arg_get_dims(a, 2), dt_arg_get_bool(a, 3, false), dt_arg_get_dtype(a, 4)), out, n_out);
 }
 const dt_op dt_op_linalg_vector_norm = {
-    .sig = "linalg_vector_norm(Tensor x, Scalar ord=2, int[]? dim=None, bool keepdim=False, *, dtype? dtype=None) -> Tensor",
+    .sig = "_linalg_vector_norm(Tensor x, Scalar ord=2, int[]? dim=None, bool keepdim=False, *, dtype? dtype=None) -> Tensor",
     .doc = "The vector norm of order `ord` over `dim` (all if None).",
     .also = "linalg.vector_norm",
-    .where = DT_HIDDEN,
+    .where = DT_FN,
     .compose = vector_norm_compose,
 };
 static void dist_compose(dt_scope *s, const dt_args *a, dt_tensor **out, int *n_out) {
