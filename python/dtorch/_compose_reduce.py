@@ -261,7 +261,7 @@ def _groups(ordered, order, shape, return_inverse, return_counts):
     n = ordered.shape[0]
     if n:
         new = ordered[1:] != ordered[:-1]
-        new = new.reshape(n - 1, -1).any(1)
+        new = new.reshape(n - 1, math.prod(new.shape[1:])).any(1)
         first = dtorch.cat([dtorch.ones(1, dtype=dtorch.bool), new])
     else:
         first = dtorch.zeros(0, dtype=dtorch.bool)
