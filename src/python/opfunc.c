@@ -14,6 +14,7 @@ typedef struct opfunc {
     char name[48];
     const char *module;
     py_sig *sig; /* (n,) never freed: the callables live as long as the process */
+    struct opfunc *twin; /* nn.functional: the in-place variant, for inplace=True; NULL without */
 } opfunc;
 
 /* ---- running ---------------------------------------------------------------------------------------------------------------------- */
@@ -138,6 +139,33 @@ static PyObject *run(const opfunc *f, const py_sig *s, py_parse *p) {
     return finish(s, p, out, n);
 }
 
+/* relu(x, inplace=True), elu(x, 1.0, True): the flag that functions of nn.functional have behind their other arguments is taken off, and
+ * chooses the callable. NotImplemented (borrowed) when there is no such flag. */
+static PyObject *call_by_flag(const opfunc *f, PyObject *const *args, Py_ssize_t n, PyObject *kwnames) {
+    enum { MOST = 32 };
+    PyObject *rest[MOST], *flag = NULL, *names = NULL;
+    Py_ssize_t n_kw = kwnames ? PyTuple_GET_SIZE(kwnames) : 0, at = -1;
+    if (n + n_kw > MOST) return Py_NotImplemented;
+    for (Py_ssize_t i = 0; i < n_kw; i++)
+        if (PyUnicode_CompareWithASCIIString(PyTuple_GET_ITEM(kwnames, i), "inplace") == 0) at = n + i;
+    if (at < 0 && n >= 2 && PyBool_Check(args[n - 1])) at = n - 1;
+    if (at < 0) return Py_NotImplemented;
+    flag = args[at];
+    for (Py_ssize_t i = 0, k = 0; i < n + n_kw; i++)
+        if (i != at) rest[k++] = args[i];
+    if (n_kw - (at >= n) > 0) {
+        names = PyTuple_New(n_kw - (at >= n));
+        if (!names) return NULL;
+        for (Py_ssize_t i = 0, k = 0; i < n_kw; i++)
+            if (n + i != at) PyTuple_SET_ITEM(names, k++, Py_NewRef(PyTuple_GET_ITEM(kwnames, i)));
+    }
+    int inplace = PyObject_IsTrue(flag);
+    const opfunc *to = inplace > 0 ? f->twin : f;
+    PyObject *r = inplace < 0 ? NULL : to->call((PyObject *)to, rest, (size_t)(n - (at < n)), names);
+    Py_XDECREF(names);
+    return r;
+}
+
 static PyObject *opfunc_call(PyObject *self, PyObject *const *args, size_t nargsf, PyObject *kwnames) {
     const opfunc *f = (const opfunc *)self;
     Py_ssize_t n = PyVectorcall_NARGS(nargsf);
@@ -151,6 +179,8 @@ static PyObject *opfunc_call(PyObject *self, PyObject *const *args, size_t nargs
         dt_py_parse_fini(&p);
         return o;
     }
+    PyObject *o = f->twin ? call_by_flag(f, args, n, kwnames) : Py_NotImplemented;
+    if (o != Py_NotImplemented) return o;
     dt_py_explain(f->sig, f->n, f->method, args, n, kwnames);
     return NULL;
 }
@@ -269,6 +299,7 @@ static PyObject *make(py_sig *sigs, int n, uint32_t flag, bool inplace, const ch
     f->method = flag == DT_METHOD;
     f->module = module;
     f->n = 0;
+    f->twin = NULL;
     f->sig = dt_malloc(sizeof *f->sig * (size_t)n);
     if (!f->sig) {
         Py_DECREF(f);
@@ -325,15 +356,19 @@ static int add_name(py_sig *sigs, int n) {
         uint32_t flag;
         const char *module;
     } kinds[] = {{DT_FN, "dtorch"}, {DT_METHOD, "dtorch"}, {DT_NN, "dtorch.nn.functional"}, {DT_HIDDEN, "dtorch._C._ops"}};
-    for (size_t k = 0; k < sizeof kinds / sizeof *kinds; k++)
+    for (size_t k = 0; k < sizeof kinds / sizeof *kinds; k++) {
+        PyObject *plain = NULL;
         for (int inplace = 0; inplace < 2; inplace++) {
             PyObject *f = make(sigs, n, kinds[k].flag, inplace, kinds[k].module);
             if (!f && PyErr_Occurred()) return -1;
             if (!f) continue;
+            if (inplace && plain && kinds[k].flag == DT_NN) ((opfunc *)plain)->twin = (opfunc *)Py_NewRef(f);
+            plain = inplace ? plain : f;
             int r = put_all(kinds[k].flag, sigs, inplace, f);
             Py_DECREF(f);
             if (r < 0) return -1;
         }
+    }
     return 0;
 }
 
