@@ -158,7 +158,7 @@ static dt_status infer_index_copy(dt_node *n) {
     ((dt_index_attr *)n->attr)->mode = DT_RM_SET;
     return infer_index_source(n, true);
 }
-static dt_status parse_reduce(dt_index_attr *a, const char *name, const char *legal) {
+static dt_status parse_reduce(dt_index_attr *a, const char *name, const char *legal, int dtype) {
     static const struct {
         const char *text;
         dt_reduce_mode mode;
@@ -166,12 +166,13 @@ static dt_status parse_reduce(dt_index_attr *a, const char *name, const char *le
     for (size_t i = 0; a->reduce && i < sizeof modes / sizeof *modes; i++) {
         if (strcmp(a->reduce, modes[i].text) || !strstr(legal, modes[i].text)) continue;
         a->mode = modes[i].mode;
+        if (a->mode == DT_RM_MEAN && dtype == DT_bool) return dt_fail(DT_E_NOTIMPL, "%s(): reduce='mean' is not implemented for bool", name);
         return DT_OK;
     }
     return dt_fail(DT_E_SHAPE, "%s(): Expected reduce to be one of %s but got %s.", name, legal, a->reduce ? a->reduce : "None");
 }
 dt_status dt_infer_index_reduce(dt_node *n) {
-    DT_TRY(parse_reduce(n->attr, "index_reduce", "prod, mean, amax or amin"));
+    DT_TRY(parse_reduce(n->attr, "index_reduce", "prod, mean, amax or amin", n->in[0]->dtype));
     return infer_index_source(n, true);
 }
 /* Dimensions other than dim; source is sharded alike. */
@@ -364,14 +365,14 @@ static dt_status infer_scatter(dt_node *n) {
     dt_index_attr *a = n->attr;
     a->include_self = true;
     a->mode = DT_RM_SET;
-    if (a->reduce) DT_TRY(parse_reduce(a, "scatter", "add or multiply"));
+    if (a->reduce) DT_TRY(parse_reduce(a, "scatter", "add or multiply", n->in[0]->dtype));
     return infer_scatter_src(n);
 }
 static dt_status infer_scatter_value(dt_node *n) {
     dt_index_attr *a = n->attr;
     a->include_self = true;
     a->mode = DT_RM_SET;
-    if (a->reduce) DT_TRY(parse_reduce(a, "scatter", "add or multiply"));
+    if (a->reduce) DT_TRY(parse_reduce(a, "scatter", "add or multiply", n->in[0]->dtype));
     DT_TRY(take_index(n, 1));
     DT_TRY(check_index_shape(n, n->in[0], n->in[1], NULL));
     n->cast[2] = n->in[0]->dtype;
@@ -384,7 +385,7 @@ static dt_status infer_scatter_add(dt_node *n) {
     return infer_scatter_src(n);
 }
 dt_status dt_infer_scatter_reduce(dt_node *n) {
-    DT_TRY(parse_reduce(n->attr, "scatter_reduce", "sum, prod, mean, amax or amin"));
+    DT_TRY(parse_reduce(n->attr, "scatter_reduce", "sum, prod, mean, amax or amin", n->in[0]->dtype));
     return infer_scatter_src(n);
 }
 dt_status dt_place_scatter(const dt_node *n, dt_rules *r) {

@@ -172,6 +172,20 @@ const dt_op dt_op_split_sizes = {
     .flags = DT_F_STRIDED,
     .infer = infer_split_sizes, SPLIT,
 };
+const dt_op dt_op_split_section = { /* the function's name for its argument, where the method says split_size */
+    .sig = "split.section(Tensor input, int split_size_or_sections, int dim=0) -> Tensor[]",
+    .doc = "Views of split_size_or_sections elements each along dim; the last may be smaller.",
+    .where = DT_FN,
+    .attrs = DT_ATTRS(split_attr, {"split_size_or_sections", offsetof(split_attr, split_size)}, F(dim)),
+    .infer = infer_split, SPLIT,
+};
+const dt_op dt_op_split_section_list = {
+    .sig = "split.section_list(Tensor input, int[] split_size_or_sections, int dim=0) -> Tensor[]",
+    .doc = "Views of the given sizes along dim.",
+    .where = DT_FN,
+    .attrs = DT_ATTRS(split_attr, {"split_size_or_sections", offsetof(split_attr, sizes)}, F(dim)),
+    .infer = infer_split_sizes, SPLIT,
+};
 const dt_op dt_op_split_with_sizes = {
     .sig = "split_with_sizes(Tensor input, int[] split_sizes, int dim=0) -> Tensor[]",
     .doc = "Views of the given sizes along dim. Errors: sizes that do not sum to the dimension's size.",

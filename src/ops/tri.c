@@ -85,3 +85,38 @@ const dt_op dt_op_diagflat = {
     .where = DT_FN | DT_METHOD,
     .compose = compose_diagflat,
 };
+
+/* ---- indices of triangles ---- */
+/* How many columns row i keeps in tril with this offset. */
+static int64_t kept(int64_t i, int64_t cols, int64_t offset) {
+    int64_t k = i + offset + 1;
+    return k < 0 ? 0 : k > cols ? cols : k;
+}
+static void tri_indices(dt_scope *s, const dt_args *a, bool lower, dt_tensor **out, int *n_out) {
+    int64_t rows = dt_arg_get_int(a, 0, 0), cols = dt_arg_get_int(a, 1, 0), offset = dt_arg_get_int(a, 2, 0), n = 0;
+    int dtype = a->a[3].kind == DT_ARG_DTYPE ? (int)a->a[3].i : DT_int64;
+    if (rows < 0 || cols < 0) {
+        dt_scope_fail(s, dt_fail(DT_E_SHAPE, "row and col must be non-negative, got row=%lld, col=%lld", (long long)rows, (long long)cols));
+        return;
+    }
+    for (int64_t i = 0; i < rows; i++) n += lower ? kept(i, cols, offset) : cols - kept(i, cols, offset - 1);
+    dt_tensor *all = dt_ones(s, DT_DIMS(rows, cols), DT_bool, a->spec), *part = lower ? dt_tril(s, all, offset) : dt_triu(s, all, offset);
+    dt_tensor *at = dt_contiguous(s, dt_transpose(s, dt__nonzero(s, part, n), 0, 1));
+    dt_compose_return(out, n_out, dtype == DT_int64 ? at : dt_to_dtype(s, at, dtype));
+}
+static void compose_tril_indices(dt_scope *s, const dt_args *a, dt_tensor **out, int *n_out) { tri_indices(s, a, true, out, n_out); }
+static void compose_triu_indices(dt_scope *s, const dt_args *a, dt_tensor **out, int *n_out) { tri_indices(s, a, false, out, n_out); }
+const dt_op dt_op_tril_indices = {
+    .sig = "tril_indices(int row, int col, int offset=0, *, dtype? dtype=None) -> Tensor",
+    .doc = "The coordinates (2, n) of the lower triangle of a (row, col) matrix, row by row; int64 by default.",
+    .where = DT_FN,
+    .flags = DT_F_FACTORY,
+    .compose = compose_tril_indices,
+};
+const dt_op dt_op_triu_indices = {
+    .sig = "triu_indices(int row, int col, int offset=0, *, dtype? dtype=None) -> Tensor",
+    .doc = "The coordinates (2, n) of the upper triangle of a (row, col) matrix, row by row; int64 by default.",
+    .where = DT_FN,
+    .flags = DT_F_FACTORY,
+    .compose = compose_triu_indices,
+};

@@ -97,13 +97,13 @@ TEST(casts_truncate_and_test_for_zero) {
 
 TEST(transposes_run_in_tiles) {
     int64_t n = 4096, m = 1024;
-    float *a = malloc((size_t)(n * m) * 4), *b = malloc((size_t)(n * m) * 4);
+    float *a = aligned_alloc(64, (size_t)(n * m) * 4), *b = aligned_alloc(64, (size_t)(n * m) * 4);
     REQUIRE(a && b);
     for (int64_t i = 0; i < n * m; i++) a[i] = (float)i;
     memset(b, 0, (size_t)(n * m) * 4);
     dt_view src = view_of(a, DT_float32, 2, (int64_t[]){n, m}), t = permuted(&src, (int[]){1, 0}), dst = view_of(b, DT_float32, 2, t.shape);
     double best = 1e9;
-    for (int r = 0; r < 5; r++) {
+    for (int r = 0; r < 12; r++) {
         struct timespec t0, t1;
         clock_gettime(CLOCK_MONOTONIC, &t0);
         dt_cpu_copy_view(&dst, &t, NULL);

@@ -256,6 +256,15 @@ static void gather_task(void *arg, int64_t t) {
         }
     }
 }
+static dt_status check_lines(const line_job *j, int64_t size) {
+    int64_t n = dt_view_numel(&j->index);
+    for (int64_t i = 0; i < n; i++) {
+        int64_t k = index_at(&j->index, i);
+        if (k < 0 || k >= size)
+            return dt_fail(DT_E_SHAPE, "index %lld is out of bounds for dimension %d with size %lld (%s)", (long long)k, j->dim, (long long)size, dt_op_name(j->c->op));
+    }
+    return DT_OK;
+}
 static dt_status line_setup(line_job *j, const dt_geom *table_place) {
     bool scalar = j->table.ndim == 0;
     j->elem = dt_dtype_size(j->table.dtype);
@@ -271,7 +280,7 @@ static dt_status line_setup(line_job *j, const dt_geom *table_place) {
     j->n = j->index.shape[j->dim];
     j->lines = j->n ? dt_view_numel(&j->index) / j->n : 0;
     j->each = per_task(j->n);
-    return check_index(j->c, &j->index, 0, scalar ? 1 : table_place->shape[j->dim]);
+    return check_lines(j, scalar ? 1 : table_place->shape[j->dim]);
 }
 DT_CPU_KERNEL(gather);
 dt_status dt_cpu_gather(const dt_kctx *c) {
