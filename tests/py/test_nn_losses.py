@@ -237,3 +237,45 @@ def test_grid_sample_and_affine_grid():
     z = R(1, 2, 3, 4, 5)
     grid = F.affine_grid(t(np.eye(3, 4)[None]), (1, 2, 3, 4, 5), align_corners=False)
     np.testing.assert_allclose(v(F.grid_sample(t(z), grid, align_corners=False)), z, rtol=1e-9, atol=1e-9)
+
+
+def test_interpolate():
+    x = R(2, 3, 4, 6)
+    np.testing.assert_array_equal(v(F.interpolate(t(x), scale_factor=2)), x.repeat(2, 2).repeat(2, 3))
+    np.testing.assert_allclose(v(F.interpolate(t(x), size=(2, 3), mode="area")), x.reshape(2, 3, 2, 2, 3, 2).mean((3, 5)), rtol=1e-10)
+    # Linear interpolation reproduces a plane, cubic a parabola (away from the border); averaging keeps the mean.
+    row, col = np.arange(4.0), np.arange(6.0)
+    plane = t((2 * row[:, None] + 3 * col)[None, None])
+    got = v(F.interpolate(plane, size=(7, 11), mode="bilinear", align_corners=True))[0, 0]
+    np.testing.assert_allclose(got, 2 * np.linspace(0, 3, 7)[:, None] + 3 * np.linspace(0, 5, 11), rtol=1e-6)
+    parabola = t((col**2)[None, None, None].repeat(4, 2))
+    got = v(F.interpolate(parabola, size=(4, 12), mode="bicubic"))[0, 0, 0, 4:8]
+    np.testing.assert_allclose(got, ((np.arange(12) + 0.5) / 2 - 0.5)[4:8] ** 2, rtol=1e-6)
+    for mode in ("bilinear", "bicubic"):
+        small = v(F.interpolate(t(np.ones((1, 1, 9, 9)) * 5), size=(2, 3), mode=mode, antialias=True))
+        np.testing.assert_allclose(small, 5, rtol=1e-6)
+    y = t(x).requires_grad_()
+    F.interpolate(y, size=(3, 11), mode="bilinear").sum().backward()
+    assert np.isclose(v(y.grad).sum(), 2 * 3 * 33)
+    assert F.interpolate(t(R(1, 2, 5)), size=3, mode="linear").shape == (1, 2, 3)
+    assert F.interpolate(t(R(1, 2, 5, 4, 3)), scale_factor=(1, 2, 3), mode="trilinear").shape == (1, 2, 5, 8, 9)
+    for kw, error in (
+        ({}, ValueError),
+        ({"size": 3, "scale_factor": 2}, ValueError),
+        ({"size": (1, 2, 3)}, ValueError),
+        ({"size": 3, "align_corners": True}, ValueError),
+        ({"size": 3, "mode": "linear"}, NotImplementedError),
+        ({"size": 0}, RuntimeError),
+    ):
+        with pytest.raises(error):
+            F.interpolate(t(x), **kw)
+
+
+def test_fold_is_the_transpose_of_unfold():
+    x, options = R(2, 3, 7, 6), {"kernel_size": (3, 2), "dilation": (1, 2), "padding": (2, 1), "stride": (2, 1)}
+    columns = F.unfold(t(x), **options)
+    y = R(*columns.shape)
+    back = v(F.fold(t(y), (7, 6), **options))
+    np.testing.assert_allclose((v(columns) * y).sum(), (x * back).sum(), rtol=1e-9)
+    padded = np.pad(x, ((0, 0), (0, 0), (2, 2), (1, 1)))
+    np.testing.assert_array_equal(v(columns)[0, :, 0], padded[0, :, 0:3, 0:3:2].reshape(-1))

@@ -13,14 +13,19 @@ for _name in dir(_nn):
     if not _name.startswith("_"):
         globals()[_name] = getattr(_nn, _name)
         __all__.append(_name)
-for _name in ("sigmoid", "tanh", "softmax", "log_softmax", "celu", "selu", "prelu", "dropout", "alpha_dropout", "threshold", "hardshrink"):
-    if _name not in globals() and hasattr(dtorch, _name):  # functions that PyTorch has under both names
+for _name in ("sigmoid", "tanh", "prelu", "hardshrink"):  # functions that PyTorch has under both names
+    if _name not in globals() and hasattr(dtorch, _name):
         globals()[_name] = getattr(dtorch, _name)
         __all__.append(_name)
 
-from dtorch.nn.functional import _activation, _attention, _distance, _loss, _spatial  # noqa: E402  (they use the names above)
+from dtorch.nn.functional import _inplace  # noqa: E402
+from dtorch.nn.functional._inplace import *  # noqa: E402, F403
 
-for _module in (_activation, _attention, _distance, _loss, _spatial):
+__all__ += [_name for _name in _inplace.__all__ if _name not in __all__]
+
+from dtorch.nn.functional import _activation, _attention, _distance, _loss, _resample, _spatial  # noqa: E402  (they use the names above)
+
+for _module in (_activation, _attention, _distance, _loss, _resample, _spatial):
     for _name in _module.__all__:
         if _name not in globals():
             globals()[_name] = getattr(_module, _name)

@@ -6,57 +6,15 @@ import dtorch
 import dtorch.nn.functional as F
 
 __all__ = [
-    "celu_",
     "dropout1d",
     "dropout2d",
     "dropout3d",
-    "elu_",
     "embedding_bag",
     "feature_alpha_dropout",
     "gumbel_softmax",
-    "hardtanh_",
-    "leaky_relu_",
-    "relu_",
     "rrelu",
     "rrelu_",
-    "selu_",
-    "threshold_",
 ]
-
-
-def relu_(input):
-    """In-place :func:`relu`."""
-    return F.relu(input, inplace=True)
-
-
-def selu_(input):
-    """In-place :func:`selu`."""
-    return F.selu(input, inplace=True)
-
-
-def elu_(input, alpha=1.0):
-    """In-place :func:`elu`."""
-    return F.elu(input, alpha, inplace=True)
-
-
-def celu_(input, alpha=1.0):
-    """In-place :func:`celu`."""
-    return F.celu(input, alpha, inplace=True)
-
-
-def leaky_relu_(input, negative_slope=0.01):
-    """In-place :func:`leaky_relu`."""
-    return F.leaky_relu(input, negative_slope, inplace=True)
-
-
-def hardtanh_(input, min_val=-1.0, max_val=1.0):
-    """In-place :func:`hardtanh`."""
-    return F.hardtanh(input, min_val, max_val, inplace=True)
-
-
-def threshold_(input, threshold, value):
-    """In-place :func:`threshold`."""
-    return F.threshold(input, threshold, value, inplace=True)
 
 
 def rrelu(input, lower=1.0 / 8, upper=1.0 / 3, training=False, inplace=False):

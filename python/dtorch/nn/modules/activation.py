@@ -327,14 +327,6 @@ class PReLU(Module):
         return f"num_parameters={self.num_parameters}"
 
 
-def _implicit_dim(name, dims):
-    """The dimension that softmax takes when none is given."""
-    warnings.warn(
-        f"Implicit dimension choice for {name} has been deprecated. Change the call to include dim=X as an argument.", stacklevel=4
-    )
-    return 0 if dims in (0, 1, 3) else 1
-
-
 class _AlongDim(Module):
     def __init__(self, dim=None):
         super().__init__()
@@ -352,21 +344,21 @@ class Softmax(_AlongDim):
     """``exp(x) / sum exp(x)`` along `dim`."""
 
     def forward(self, input):
-        return F.softmax(input, _implicit_dim("softmax", input.dim()) if self.dim is None else self.dim)
+        return F.softmax(input, self.dim, _stacklevel=5)
 
 
 class Softmin(_AlongDim):
     """``softmax(-x)`` along `dim`."""
 
     def forward(self, input):
-        return F.softmin(input, _implicit_dim("softmin", input.dim()) if self.dim is None else self.dim)
+        return F.softmin(input, self.dim, _stacklevel=5)
 
 
 class LogSoftmax(_AlongDim):
     """``log(softmax(x))`` along `dim`."""
 
     def forward(self, input):
-        return F.log_softmax(input, _implicit_dim("log_softmax", input.dim()) if self.dim is None else self.dim)
+        return F.log_softmax(input, self.dim, _stacklevel=5)
 
 
 class Softmax2d(Module):
