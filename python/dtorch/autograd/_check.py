@@ -26,7 +26,7 @@ def _numeric(fn, inputs, k, eps):
                 moved[i] += step
                 args = [*inputs[:k], moved.reshape(x.shape), *inputs[k + 1 :]]
                 sides.append([o.detach().clone().reshape(-1) for o in _outputs(fn, args)])
-            rows.append([((a - b) / (2 * eps)).tolist() for a, b in zip(*sides)])
+            rows.append([((a - b) / (2 * eps)).tolist() for a, b in zip(*sides, strict=False)])
     return rows  # [input element][output][output element]
 
 

@@ -36,11 +36,11 @@ def _one_jacobian(out, xs, create_graph, strict):
         got = (None,) * len(xs)
         if out.requires_grad:
             got = dtorch.autograd.grad(flat[i], xs, retain_graph=True, create_graph=create_graph, allow_unused=True)
-        for k, (g, x) in enumerate(zip(got, xs)):
+        for k, (g, x) in enumerate(zip(got, xs, strict=False)):
             if g is None and strict:
                 raise RuntimeError(f"jacobian(): the output does not depend on input {k}, which strict=True forbids")
             rows[k].append(dtorch.zeros_like(x) if g is None else g)
-    return tuple(_finish(_stack(r, out, x), create_graph) for r, x in zip(rows, xs))
+    return tuple(_finish(_stack(r, out, x), create_graph) for r, x in zip(rows, xs, strict=False))
 
 
 def jacobian(func, inputs, create_graph=False, strict=False, vectorize=False, strategy="reverse-mode"):
