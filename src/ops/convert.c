@@ -126,7 +126,7 @@ static void where_grad(dt_grad *g) {
 const dt_op dt_op_where = {
     .sig = "where(Tensor condition, Value input, Value other) -> Tensor",
     .doc = "input where condition is true, other elsewhere; all three broadcast together.",
-    .where = DT_FN,
+    .where = DT_FN | DT_METHOD,
     .flags = DT_F_STRIDED,
     .infer = where_infer,
     .grad = where_grad,

@@ -13,7 +13,7 @@ DTYPES = ["float64", "float32", "float16", "int64", "int32", "int16", "int8", "u
 @pytest.mark.parametrize("dtype", DTYPES)
 @pytest.mark.parametrize("shape", [(), (0,), (3,), (2, 0, 3), (2, 3, 4)])
 def test_round_trip(dtype, shape):
-    a = (np.arange(int(np.prod(shape))).reshape(shape) % 5).astype(dtype)
+    a = np.asarray(np.arange(int(np.prod(shape))).reshape(shape) % 5).astype(dtype)
     x = dtorch.from_numpy(a)
     assert str(x.dtype) == "dtorch." + dtype and tuple(x.shape) == shape
     b = x.numpy()
