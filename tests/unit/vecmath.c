@@ -76,6 +76,7 @@ SWEEP(asinh, asinh, 2)
 SWEEP(acosh, acosh, 2)
 SWEEP(atanh, atanh, 2)
 SWEEP(erf, erf, 2)
+SWEEP(erfc, erfc, 2)
 SWEEP(sqrt, sqrt, 1)
 SWEEP(rsqrt, d_rsqrt, 2)
 SWEEP(floor, floor, 0)
@@ -122,6 +123,13 @@ static void sweep2(int code, double (*exact)(double, double), bool any, double l
 }
 TEST(pow_positive) { sweep2(DT_PW_pow, pow, false, 2); }
 TEST(pow_any) { sweep2(DT_PW_pow, pow, true, 2); }
+static double d_remainder(double a, double b) {
+    double m = fmod(a, b);
+    return m != 0 && (b < 0) != (m < 0) ? m + b : m;
+}
+TEST(fmod_near) { sweep2(DT_PW_fmod, fmod, false, 0); }
+TEST(fmod_any) { sweep2(DT_PW_fmod, fmod, true, 0); }
+TEST(remainder_near) { sweep2(DT_PW_remainder, d_remainder, false, 1); }
 TEST(atan2_any) { sweep2(DT_PW_atan2, atan2, true, 2); }
 TEST(hypot_any) { sweep2(DT_PW_hypot, hypot, true, 2); }
 

@@ -3,6 +3,7 @@
  * An input is one of
  *   LINEAR  contiguous over the whole (collapsed) shape and already of the compute dtype: the block function reads it in place
  *   NUMBER  one element: a tile is filled once a task
+ *   CYCLE   a short row repeated over everything: a tile holds enough repetitions, filled once a task
  *   GATHER  anything else: each block is copied into a tile run by run, unless it lies within one row of stride 1
  * 16-bit floats are converted a tile at a time, on the way in and out. Work is split into tasks of TASK elements whatever the team's size;
  * blocks never depend on it either, and every element is computed alone, so any sharding gives the same bits. */
@@ -10,7 +11,7 @@
 #include "ops/op.h"
 
 enum { TILE = DT_PW_TILE, TASK = 32 * DT_PW_TILE, LONG_ROW = 128 };
-typedef enum mode { LINEAR, NUMBER, GATHER } mode;
+typedef enum mode { LINEAR, NUMBER, CYCLE, GATHER } mode;
 
 typedef struct operand {
     const char *data;
@@ -95,17 +96,17 @@ static void prepare(job *j, const dt_kctx *c) {
         bool zero = true;
         for (int d = 0; d < j->ndim; d++) zero &= x->stride[d] == 0;
         x->mode = zero ? NUMBER : j->ndim == 1 && x->stride[0] == 1 ? LINEAR : GATHER;
+        bool cycle = j->ndim == 2 && x->stride[0] == 0 && x->stride[1] == 1 && j->shape[1] < LONG_ROW;
+        if (x->mode == GATHER && cycle) x->mode = CYCLE;
         if (j->n == 1 && !x->widen) x->mode = LINEAR;
         if (x->mode != LINEAR || x->widen) j->direct = false;
         if (x->mode == GATHER && j->shape[j->ndim - 1] >= LONG_ROW) j->rows = true;
     }
 }
 
-static void copy_run(char *d, const char *s, int64_t n, int64_t stride, size_t size) {
-#define RUN(T)                                                                                                                    \
-    do {                                                                                                                          \
-        T *o = (T *)d;                                                                                                            \
-        const T *x = (const T *)s;                                                                                                \
+/* Typed loops, by element size. */
+#define MOVERS(T)                                                                                                                 \
+    static inline void copy_##T(T *o, const T *x, int64_t n, int64_t stride) {                                                    \
         if (stride == 0) {                                                                                                        \
             T v = *x;                                                                                                             \
             for (int64_t i = 0; i < n; i++) o[i] = v;                                                                             \
@@ -113,14 +114,38 @@ static void copy_run(char *d, const char *s, int64_t n, int64_t stride, size_t s
             for (int64_t i = 0; i < n; i++) o[i] = x[i];                                                                          \
         else                                                                                                                      \
             for (int64_t i = 0; i < n; i++) o[i] = x[i * stride];                                                                 \
-    } while (0)
-    switch (size) {
-    case 1: RUN(uint8_t); return;
-    case 2: RUN(uint16_t); return;
-    case 4: RUN(uint32_t); return;
-    default: RUN(uint64_t); return;
+    }                                                                                                                             \
+    /* m elements from index idx on, row by row; x is at idx */                                                                   \
+    static void walk_##T(const job *j, const operand *op, int64_t *idx, const T *x, int64_t m, T *o) {                            \
+        int last = j->ndim - 1;                                                                                                   \
+        int64_t inner = j->shape[last], step = op->stride[last];                                                                  \
+        for (;;) {                                                                                                                \
+            int64_t run = inner - idx[last] < m ? inner - idx[last] : m;                                                          \
+            copy_##T(o, x, run, step);                                                                                            \
+            if (!(m -= run)) return;                                                                                              \
+            o += run;                                                                                                             \
+            x -= idx[last] * step;                                                                                                \
+            idx[last] = 0;                                                                                                        \
+            for (int d = last - 1; d >= 0; d--) {                                                                                 \
+                x += op->stride[d];                                                                                               \
+                if (++idx[d] < j->shape[d]) break;                                                                                \
+                x -= idx[d] * op->stride[d];                                                                                      \
+                idx[d] = 0;                                                                                                       \
+            }                                                                                                                     \
+        }                                                                                                                         \
     }
-#undef RUN
+MOVERS(uint8_t)
+MOVERS(uint16_t)
+MOVERS(uint32_t)
+MOVERS(uint64_t)
+
+static void repeat(char *tile, const operand *x, int64_t n) {
+    switch (x->size) {
+    case 1: copy_uint8_t((uint8_t *)tile, (const uint8_t *)x->data, n, 0); return;
+    case 2: copy_uint16_t((uint16_t *)tile, (const uint16_t *)x->data, n, 0); return;
+    case 4: copy_uint32_t((uint32_t *)tile, (const uint32_t *)x->data, n, 0); return;
+    default: copy_uint64_t((uint64_t *)tile, (const uint64_t *)x->data, n, 0); return;
+    }
 }
 
 /* m elements from linear position pos on, contiguous: in place if they are, else copied into tile. */
@@ -132,38 +157,39 @@ static const void *gather(const job *j, const operand *x, int64_t pos, int64_t m
         rest /= j->shape[d];
         at += idx[d] * x->stride[d];
     }
-    int64_t inner = j->shape[last], step = x->stride[last];
-    if (step == 1 && idx[last] + m <= inner) return x->data + at * (int64_t)x->size;
-    char *to = tile;
-    while (m > 0) {
-        int64_t run = inner - idx[last] < m ? inner - idx[last] : m;
-        copy_run(to, x->data + at * (int64_t)x->size, run, step, x->size);
-        to += run * (int64_t)x->size;
-        m -= run;
-        at -= idx[last] * step;
-        idx[last] = 0;
-        for (int d = last - 1; d >= 0 && m > 0; d--) {
-            at += x->stride[d];
-            if (++idx[d] < j->shape[d]) break;
-            at -= idx[d] * x->stride[d];
-            idx[d] = 0;
-        }
+    const char *from = x->data + at * (int64_t)x->size;
+    if (x->stride[last] == 1 && idx[last] + m <= j->shape[last]) return from;
+    switch (x->size) {
+    case 1: walk_uint8_t(j, x, idx, (const uint8_t *)from, m, (uint8_t *)tile); break;
+    case 2: walk_uint16_t(j, x, idx, (const uint16_t *)from, m, (uint16_t *)tile); break;
+    case 4: walk_uint32_t(j, x, idx, (const uint32_t *)from, m, (uint32_t *)tile); break;
+    default: walk_uint64_t(j, x, idx, (const uint64_t *)from, m, (uint64_t *)tile); break;
     }
     return tile;
 }
 
 /* ---- running ------------------------------------------------------------------------------------------------------------------- */
+enum { ROOM = TILE + LONG_ROW }; /* elements of a tile: a CYCLE may start within its period */
+
+/* Tiles that serve a whole task: a number repeated, a short row repeated. */
+static void fill_tile(const job *j, const operand *x, int64_t n, char *tile, char *raw) {
+    char *to = x->widen ? raw : tile;
+    if (x->mode == CYCLE) {
+        size_t row = (size_t)j->shape[1] * x->size, bytes = (size_t)(n + j->shape[1]) * x->size;
+        for (size_t at = 0; at < bytes; at += row) memcpy(to + at, x->data, bytes - at < row ? bytes - at : row);
+        n += j->shape[1];
+    } else
+        repeat(to, x, n);
+    if (x->widen) x->widen(n, tile, (const void *[]){raw}, NULL);
+}
+
 static void run_tiles(const job *j, int64_t lo, int64_t hi) {
-    _Alignas(64) char tiles[DT_PW_MAX_IN][TILE * 8], raw[TILE * 2], result[TILE * 4];
+    _Alignas(64) char tiles[DT_PW_MAX_IN][ROOM * 8], raw[ROOM * 2], result[TILE * 4];
     const void *ptr[DT_PW_MAX_IN];
     int64_t first = hi - lo < TILE ? hi - lo : TILE;
     for (int i = 0; i < j->n_in; i++) {
         const operand *x = &j->in[i];
-        if (x->mode != NUMBER) continue;
-        char *fill = x->widen ? raw : tiles[i];
-        copy_run(fill, x->data, first, 0, x->size);
-        if (x->widen) x->widen(first, tiles[i], (const void *[]){raw}, NULL);
-        ptr[i] = tiles[i];
+        if (x->mode == NUMBER || x->mode == CYCLE) fill_tile(j, x, first, tiles[i], raw);
     }
     for (int64_t pos = lo, m; pos < hi; pos += m) {
         m = hi - pos < TILE ? hi - pos : TILE;
@@ -173,7 +199,11 @@ static void run_tiles(const job *j, int64_t lo, int64_t hi) {
         }
         for (int i = 0; i < j->n_in; i++) {
             const operand *x = &j->in[i];
-            if (x->mode == NUMBER) continue;
+            if (x->mode == NUMBER || x->mode == CYCLE) {
+                size_t size = x->widen ? 4 : x->size;
+                ptr[i] = tiles[i] + (x->mode == CYCLE ? (size_t)(pos % j->shape[1]) * size : 0);
+                continue;
+            }
             const void *from = x->mode == LINEAR ? x->data + pos * (int64_t)x->size : gather(j, x, pos, m, x->widen ? raw : tiles[i]);
             if (x->widen) x->widen(m, tiles[i], &from, NULL);
             ptr[i] = x->widen ? tiles[i] : from;

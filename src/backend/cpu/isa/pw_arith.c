@@ -91,10 +91,27 @@ static inline double remainder_f64(double a, double b) {
     double m = fmod(a, b);
     return m != 0.0 && (b < 0.0) != (m < 0.0) ? m + b : m;
 }
-PW_FLT2(div_floor, M_BY_TYPE(a, floor_div_f32, floor_div_f64)(a, b))
+/* f32: blocks with a quotient too large for the fast way (or a zero or infinite operand) take the exact one. */
+#define PW_QUOTIENT(name, fast, exact)                                                                                            \
+    void PW_FN(name, f32)(int64_t n, void *out, const void *const *in, const void *p);                                            \
+    void PW_FN(name, f32)(int64_t n, void *out, const void *const *in, const void *p) {                                           \
+        float *o = out;                                                                                                           \
+        const float *x = in[0], *y = in[1];                                                                                       \
+        (void)p;                                                                                                                  \
+        int far = 0;                                                                                                              \
+        for (int64_t i = 0; i < n; i++) far |= !(fabsf(x[i]) < fabsf(y[i]) * VM_FMOD_MAX) | !(fabsf(y[i]) < INFINITY);              \
+        if (far)                                                                                                                  \
+            for (int64_t i = 0; i < n; i++) o[i] = exact(x[i], y[i]);                                                             \
+        else                                                                                                                      \
+            PW_LOOP o[i] = fast(x[i], y[i]);                                                                                      \
+    }
+PW_QUOTIENT(div_floor, vm_floor_div, floor_div_f32)
+PW_QUOTIENT(remainder, vm_remainder, remainder_f32)
+PW_QUOTIENT(fmod, vm_fmod, fmodf)
+PW_BLOCK2(div_floor, f64, double, double, double, floor_div_f64(a, b))
+PW_BLOCK2(remainder, f64, double, double, double, remainder_f64(a, b))
+PW_BLOCK2(fmod, f64, double, double, double, fmod(a, b))
 PW_FLT2(div_trunc, M_TRUNC(a / b))
-PW_FLT2(remainder, M_BY_TYPE(a, remainder_f32, remainder_f64)(a, b))
-PW_FLT2(fmod, M_FMOD(a, b))
 /* T_MIN / -1 overflows: -1 is a negation. Signed and unsigned alike. */
 #define IQUOT(a, b) ((b) == 0 ? (T)0 : (T)((b) + 1) == 0 && (T)-1 < 0 ? (T)((W)0 - (W)(a)) : (T)((a) / (b)))
 #define IREM(a, b) ((b) == 0 || ((T)((b) + 1) == 0 && (T)-1 < 0) ? (T)0 : (T)((a) % (b)))

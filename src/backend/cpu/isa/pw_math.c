@@ -33,11 +33,15 @@ void PW_FN(pow, f32)(int64_t n, void *out, const void *const *in, const void *p)
         PW_LOOP o[i] = x[i] * x[i];
     else if (!differ && e == 3.0f)
         PW_LOOP o[i] = x[i] * x[i] * x[i];
+    else if (!differ && e == 0.5f)
+        PW_LOOP o[i] = x[i] >= 0.0f ? sqrtf(x[i]) : x[i] == -INFINITY ? INFINITY : NAN;
     else
         PW_LOOP o[i] = vm_pow(x[i], y[i]);
 }
 PW_BLOCK2(pow, f64, double, double, double, pow(a, b))
 PW_FLT1(erf, M_ERF(a))
+PW_BLOCK1(erfc, f32, float, float, float, vm_erfc(a))
+PW_BLOCK1(erfc, f64, double, double, double, erfc(a))
 
 /* sin, cos, tan: arguments too large for the fast reduction are set right by libm afterwards (rare; out may be the input: ask first). */
 #define PW_TRIG(name, fast, exact)                                                                                                \

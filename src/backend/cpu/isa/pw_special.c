@@ -59,7 +59,6 @@ static double log_ndtr_f64(double x) {
     if (x < -1) return log(0.5 * erfcx_f64(-x * SQRT_HALF)) - 0.5 * x * x;
     return log1p(-0.5 * erfc(x * SQRT_HALF));
 }
-BY_DOUBLE1(erfc, erfc)
 BY_DOUBLE1(erfinv, erfinv_f64)
 BY_DOUBLE1(erfcx, erfcx_f64)
 BY_DOUBLE1(ndtri, ndtri_f64)

@@ -347,6 +347,33 @@ VM float vm_hypot(float x, float y) {
     return (fabsf(x) == INFINITY) | (fabsf(y) == INFINITY) ? INFINITY : r;
 }
 
+/* erfc: 1 - erf below 1/2; above, e^(-x^2) times a polynomial in 1 / (1 + x/2) in double */
+VM float vm_erfc(float x) {
+    double d = x > 0.5f ? (double)x : 0.5, c = d < 11.0 ? d : 11.0, t = 1.0 / (1.0 + 0.5 * c);
+    double p = 3.7039402662752963e-06 +
+               t * (0.28198033785063142 +
+                    t * (0.28363953237863726 +
+                         t * (0.23485591925695304 +
+                              t * (0.2352493563604616 +
+                                   t * (-0.1076117230155222 +
+                                        t * (0.40550114650287145 + t * (-0.61008189201951635 + t * (0.35075533663017477 + t * -0.074299536898679394))))))));
+    float big = (float)(p * vd_exp2(c * c * -1.4426950408889634));
+    return x > 0.5f ? big : 1.0f - vm_erf(x);
+}
+
+/* The remainder of a / b with a's sign, exact while |a / b| < VM_FMOD_MAX: then the quotient and its product with b fit into a double. */
+#define VM_FMOD_MAX 268435456.0f
+VM float vm_fmod(float a, float b) {
+    double q = (double)a / (double)b, t = fabs(q) + 4503599627370496.0 - 4503599627370496.0;
+    t = t > fabs(q) ? t - 1.0 : t; /* truncated */
+    double m = fabs((double)a) - t * fabs((double)b);
+    return copysignf((float)m, a);
+}
+VM float vm_remainder(float a, float b) {
+    float m = vm_fmod(a, b);
+    return (m != 0.0f) & ((b < 0.0f) != (m < 0.0f)) ? m + b : m;
+}
+
 /* ---- rounding ------------------------------------------------------------------------------------------------------------------------ */
 VM float vm_rint(float x) { /* to nearest, ties to even; keeps the sign of zero */
     float a = fabsf(x), r = (a + 8388608.0f) - 8388608.0f;
@@ -366,6 +393,14 @@ VM float vm_ceil(float x) {
     float r = vm_rint(x);
     r = r < x ? r + 1.0f : r;
     return copysignf(r, x);
+}
+
+VM float vm_floor_div(float a, float b) {
+    float m = vm_fmod(a, b), q = (a - m) / b;
+    q = (m != 0.0f) & ((b < 0.0f) != (m < 0.0f)) ? q - 1.0f : q;
+    float f = vm_floor(q);
+    f = q - f > 0.5f ? f + 1.0f : f;
+    return q == 0.0f ? copysignf(0.0f, a / b) : f;
 }
 
 /* ---- by type --------------------------------------------------------------------------------------------------------------------------- */
