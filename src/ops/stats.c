@@ -137,6 +137,14 @@ const dt_op dt_op_std_mean = {
 };
 
 /* ---- norms ------------------------------------------------------------------------------------------------------------------------------ */
+/* (sum |x|^p)^(1/p) in general. Where x is zero its gradient is zero, whatever p: |x|^p is not asked there. */
+static dt_tensor *power_norm(dt_scope *s, dt_tensor *x, double p, dt_dims dims, bool keepdim) {
+    dt_tensor *zero = dt_eq(s, x, 0.0), *t = dt_pow(s, dt_abs(s, dt_where(s, zero, 1.0, DT_V(x))), p);
+    dt_tensor *sum = dt_sum(s, dt_where(s, zero, p > 0 ? 0.0 : INFINITY, DT_V(t)), dims, keepdim, DT_DTYPE_NONE);
+    if (p > 0) return root(s, sum, p);
+    dt_tensor *bad = dt_isinf(s, sum); /* a negative power of zero: the norm is zero */
+    return dt_where(s, bad, 0.0, DT_V(dt_pow(s, dt_where(s, bad, 1.0, DT_V(sum)), 1 / p)));
+}
 /* (sum |x|^p)^(1/p), and its limits for p = 0 (how many are not zero), inf, -inf. */
 static dt_tensor *norm_of(dt_scope *s, dt_tensor *x, double p, dt_dims dims, bool keepdim, int dtype) {
     if (x && dtype != DT_DTYPE_NONE && dtype != dt_dtype_of(x)) x = dt_to_dtype(s, x, dtype);
@@ -159,10 +167,8 @@ static dt_tensor *norm_of(dt_scope *s, dt_tensor *x, double p, dt_dims dims, boo
         r = dt_sum(s, dt_abs(s, x), dims, keepdim, DT_DTYPE_NONE);
     else if (isinf(p))
         r = p > 0 ? dt_amax(s, dt_abs(s, x), all, keepdim) : dt_amin(s, dt_abs(s, x), all, keepdim);
-    else if (p < 0) /* zeros make the sum infinite and the norm zero */
-        r = dt_pow(s, dt_sum(s, dt_pow(s, dt_abs(s, x), p), dims, keepdim, DT_DTYPE_NONE), 1 / p);
     else
-        r = root(s, dt_sum(s, dt_pow(s, dt_abs(s, x), p), dims, keepdim, DT_DTYPE_NONE), p);
+        r = power_norm(s, x, p, dims, keepdim);
     return r && dt_dtype_of(r) != own ? dt_to_dtype(s, r, own) : r;
 }
 
