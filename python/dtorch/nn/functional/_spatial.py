@@ -18,6 +18,7 @@ __all__ = [
     "affine_grid",
     "channel_shuffle",
     "grid_sample",
+    "interpolate",
     "local_response_norm",
     "lp_pool1d",
     "lp_pool2d",
@@ -186,6 +187,43 @@ def max_unpool2d(input, indices, kernel_size, stride=None, padding=0, output_siz
 def max_unpool3d(input, indices, kernel_size, stride=None, padding=0, output_size=None):
     """Inverse of :func:`max_pool3d` with ``return_indices``; the other places are 0."""
     return _max_unpool(3, input, indices, kernel_size, stride, padding, output_size)
+
+
+_RANKS = {"linear": 3, "bilinear": 4, "bicubic": 4, "trilinear": 5}
+
+
+def interpolate(input, size=None, scale_factor=None, mode="nearest", align_corners=None, recompute_scale_factor=None, antialias=False):
+    """Resample (N, C, ...) to `size`, or by `scale_factor`.
+
+    `mode` is "nearest", "nearest-exact", "linear" (3-D), "bilinear", "bicubic" (4-D), "trilinear" (5-D) or "area".
+    """
+    n = input.dim() - 2
+    if n not in (1, 2, 3):
+        raise NotImplementedError(f"interpolate: expected (N, C, ...) of 3 to 5 dimensions, got {input.dim()}")
+    if (size is None) == (scale_factor is None):
+        raise ValueError("only one of size or scale_factor should be defined" if size is not None else "either size or scale_factor should be defined")
+    if mode in _RANKS and _RANKS[mode] != input.dim():
+        raise NotImplementedError(f"interpolate: mode '{mode}' takes {_RANKS[mode]}-D input, got {input.dim()}-D")
+    if mode not in _RANKS and mode not in ("nearest", "nearest-exact", "area"):
+        raise NotImplementedError(f"interpolate: mode '{mode}' is not one of nearest, nearest-exact, area, {', '.join(_RANKS)}")
+    if align_corners is not None and mode not in _RANKS:
+        raise ValueError("align_corners option can only be set with the interpolating modes: linear | bilinear | bicubic | trilinear")
+    if antialias:
+        raise NotImplementedError("interpolate: antialias=True")
+    factors = [None] * n
+    if scale_factor is not None:
+        factors = [float(f) for f in _ntuple(scale_factor, n, "scale_factor")]
+        size = [int(s * f) for s, f in zip(input.shape[2:], factors, strict=True)]
+        if recompute_scale_factor:
+            factors = [None] * n
+    elif recompute_scale_factor:
+        raise ValueError("recompute_scale_factor is not meaningful with an explicit size.")
+    else:
+        size = _ntuple(size, n, "size")
+    if mode == "area":
+        return (_nn.adaptive_avg_pool1d, adaptive_avg_pool2d, adaptive_avg_pool3d)[n - 1](input, tuple(size))
+    kind = mode if mode.startswith("nearest") else "cubic" if mode == "bicubic" else "linear"
+    return dtorch._C._ops._resample(input, tuple(size), kind, bool(align_corners), *factors)
 
 
 def upsample(input, size=None, scale_factor=None, mode="nearest", align_corners=None):
