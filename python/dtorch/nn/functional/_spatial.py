@@ -320,7 +320,7 @@ def grid_sample(input, grid, mode="bilinear", padding_mode="zeros", align_corner
         position.append(_bring_inside(p, spatial[d], padding_mode, bool(align_corners)))
     flat = input.reshape(n, c, -1)
     if mode == "nearest":
-        corners = [([p.round() for p in position], None)]
+        corners = [([p.round() for p in position], position[0] * 0 + 1)]  # the grid's gradient is 0, not absent
     else:
         base = [p.floor() for p in position]
         corners = []
