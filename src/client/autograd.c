@@ -116,12 +116,20 @@ dt_status dt_edge_of(dt_tensor *t, dt_edge *e) {
 }
 
 /* ---- recording a call ---- */
-static uint32_t count_slots(const dt_call *c) {
-    uint32_t n = 0, mask = c->op->saves;
+static bool wants(uint32_t i) { return i < dt_c.n_in && dt_c.in_tensor[i] && dt_tensor_wants_grad(dt_c.in_tensor[i]); }
+
+/* Is input i saved? A number is not (it is in its edge), nor a factor whose other factor needs no gradient. */
+static bool saves_in(const dt_call *c, uint32_t i) {
+    uint32_t mask = c->op->saves;
     bool all = (mask & DT_SAVE_ALL_IN) == DT_SAVE_ALL_IN;
-    for (uint32_t i = 0; i < c->n_in; i++)
-        if ((all || (i < 16 && mask >> i & 1)) && i < dt_c.n_in && dt_c.in_tensor[i]) n++;
-    for (uint32_t i = 0; i < c->n_out && i < 16; i++) n += mask >> (16 + i) & 1;
+    if (!(all || (i < 16 && mask >> i & 1)) || i >= dt_c.n_in || !dt_c.in_tensor[i]) return false;
+    return !(c->op->flags & DT_F_BILINEAR) || i > 1 || wants(1 - i);
+}
+
+static uint32_t count_slots(const dt_call *c) {
+    uint32_t n = 0;
+    for (uint32_t i = 0; i < c->n_in; i++) n += saves_in(c, i);
+    for (uint32_t i = 0; i < c->n_out && i < 16; i++) n += c->op->saves >> (16 + i) & 1;
     return n;
 }
 
@@ -132,10 +140,9 @@ static void save(dt_slot *s, uint32_t index, dt_tensor *t) {
 
 static dt_status save_all(dt_grad_node *n, const dt_call *c, dt_tensor **out) {
     uint32_t mask = c->op->saves;
-    bool all = (mask & DT_SAVE_ALL_IN) == DT_SAVE_ALL_IN;
     dt_slot *s = dt_node_slots(n);
     for (uint32_t i = 0; i < c->n_in; i++) {
-        if (!(all || (i < 16 && mask >> i & 1)) || i >= dt_c.n_in || !dt_c.in_tensor[i]) continue;
+        if (!saves_in(c, i)) continue;
         if (dt_c.in_tensor[i]->cell->inference)
             return dt_fail(DT_E_GRAD, "Inference tensors cannot be saved for backward. To work around you can make a clone to get a normal tensor and use it in autograd.");
         save(&s[n->n_slots++], i, dt_c.in_tensor[i]);

@@ -205,7 +205,7 @@ dt_status dt_tensor_requires_grad_set(dt_tensor *t, bool on) {
                                   "doesn't require differentiation use var_no_grad = var.detach().");
     }
     if (on && !dt_dtype_is_float((dt_dtype)dt_tensor_meta_fast(t)->dtype))
-        return dt_fail(DT_E_GRAD, "only Tensors of floating point dtype can require gradients, this one is %s", dt_dtype_name((dt_dtype)dt_tensor_meta_fast(t)->dtype));
+        return dt_fail(DT_E_GRAD, "Only Tensors of floating point dtype can require gradients, this one is %s", dt_dtype_name((dt_dtype)dt_tensor_meta_fast(t)->dtype));
     if (on && t->cell->inference && !dt_m.inference)
         return dt_fail(DT_E_GRAD, "Setting requires_grad=True on inference tensor outside InferenceMode is not allowed.");
     if (t->is_view)

@@ -148,7 +148,7 @@ dt_status dt_tensor_grad_set(dt_tensor *t, dt_tensor *g) {
             DT_STR(b, 200);
             dt_shape_print(k->ndim, k->shape, &a);
             dt_shape_print(m->ndim, m->shape, &b);
-            return dt_fail(DT_E_GRAD, "assigned grad has data of a different size: %s, the tensor has %s", a.buf, b.buf);
+            return dt_fail(DT_E_GRAD, "attempting to assign a gradient of size %s to a tensor of size %s. Please ensure that the gradient and the tensor are the same size", a.buf, b.buf);
         }
         if (m->mesh != k->mesh) return dt_fail(DT_E_GRAD, "assigned grad lies on another device or mesh than the tensor");
         if (!dt_leaf_get(t)) return DT_E_NOMEM;

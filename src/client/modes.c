@@ -7,7 +7,7 @@ _Thread_local dt_modes dt_m __attribute__((tls_model("initial-exec")));
 static void warn_stderr(const char *text) { fprintf(stderr, "dtorch: %s\n", text); }
 void (*dt_warn_fn)(const char *text) = warn_stderr;
 
-bool dt_mode_grad(void) { return dt_recording(); }
+bool dt_mode_grad(void) { return !dt_m.grad_off; }
 bool dt_mode_grad_set(bool on) {
     bool was = !dt_m.grad_off;
     dt_m.grad_off = !on;

@@ -161,6 +161,7 @@ const dt_op dt_op_mul = {
     .where = DT_FN_METHOD,
     .infer = dt_infer_pointwise,
     .grad = mul_grad,
+    .flags = DT_F_BILINEAR,
     .saves = DT_SAVE_IN(0) | DT_SAVE_IN(1),
     .inplace = true,
     DT_POINTWISE_BY(mul, scaled_any),
