@@ -1,7 +1,8 @@
 /* The backward pass: Kahn's order over the part of the graph that the roots reach, latest node first, as PyTorch does.
  *
- * A run gives every node it meets an `info` (arena): how many edges still have to deliver, the gradients that came in, who captures them. node->exec
- * points to the innermost run's info, so a backward pass inside a hook or a custom function may visit the same nodes; runs are strictly nested.
+ * A run gives every node it meets an `info` (arena): how many edges still have to deliver, the gradients that came in, who captures them. A table of
+ * the run's own leads from nodes to infos (rejected: a pointer in the node): hooks and custom functions may start further runs over the same
+ * nodes, in this thread or, once they let go of the binding's lock, in another.
  * With `inputs`, only nodes on a way to an input run. Leaf nodes come before all others, so that gradients are accumulated as soon as they are
  * complete. Gradient formulas run with grad mode off unless create_graph. */
 #include <stdlib.h>
@@ -15,48 +16,64 @@ typedef struct capture {
     int index; /* of the input */
 } capture;
 
-typedef struct run run;
 typedef struct info {
-    run *owner;
     dt_grad_node *node; /* strong */
-    struct info *outer; /* of the run around this one */
     uint32_t deps;
     bool needed;  /* some input lies beyond */
     capture *captures;
     dt_tensor **grad; /* (n_out,) */
 } info;
 
-struct run {
+typedef struct run {
     const dt_backward_args *a;
     dt_tensor **out; /* captured gradients, (n_inputs,) */
     dt_arena arena;
     info **all, **heap;
     size_t n, cap, n_heap;
-};
+    info **table; /* open addressing by node, at most half full */
+    size_t mask;
+} run;
 
 static dt_status no_memory(void) { return dt_fail(DT_E_NOMEM, "backward: out of host memory"); }
 
+static size_t slot_of(const run *r, const dt_grad_node *n) {
+    size_t i = (size_t)(dt_hash_mix((uint64_t)(uintptr_t)n, 1) & r->mask);
+    while (r->table[i] && r->table[i]->node != n) i = (i + 1) & r->mask;
+    return i;
+}
+
+/* The run's info of a node; NULL if it was not met. */
+static info *known(const run *r, const dt_grad_node *n) { return r->table[slot_of(r, n)]; }
+
+/* Room for one more info. */
+static dt_status grow(run *r) {
+    if (r->n < r->cap) return DT_OK;
+    size_t cap = r->cap ? r->cap * 2 : 128;
+    info **all = dt_realloc(r->all, cap * sizeof *all);
+    if (!all) return no_memory();
+    r->all = all;
+    info **table = dt_calloc(2 * cap, sizeof *table);
+    if (!table) return no_memory();
+    dt_free(r->table);
+    r->table = table;
+    r->mask = 2 * cap - 1;
+    r->cap = cap;
+    for (size_t k = 0; k < r->n; k++) r->table[slot_of(r, r->all[k]->node)] = r->all[k];
+    return DT_OK;
+}
+
 /* The run's info of a node, made at the first visit. */
 static dt_status meet(run *r, dt_grad_node *n, info **out) {
-    info *i = n->exec;
-    if (i && i->owner == r) {
-        *out = i;
-        return DT_OK;
+    DT_TRY(grow(r));
+    size_t at = slot_of(r, n);
+    if (!r->table[at]) {
+        info *fresh = DT_ARENA_NEW(&r->arena, info);
+        dt_tensor **grad = DT_ARENA_ARRAY(&r->arena, dt_tensor *, n->n_out);
+        if (!fresh || !grad) return no_memory();
+        *fresh = (info){.node = dt_grad_node_ref(n), .grad = grad};
+        r->table[at] = r->all[r->n++] = fresh;
     }
-    if (r->n == r->cap) {
-        size_t cap = r->cap ? r->cap * 2 : 256;
-        info **all = dt_realloc(r->all, cap * sizeof *all);
-        if (!all) return no_memory();
-        r->all = all;
-        r->cap = cap;
-    }
-    info *fresh = DT_ARENA_NEW(&r->arena, info);
-    dt_tensor **grad = DT_ARENA_ARRAY(&r->arena, dt_tensor *, n->n_out);
-    if (!fresh || !grad) return no_memory();
-    *fresh = (info){.owner = r, .node = dt_grad_node_ref(n), .outer = i, .grad = grad};
-    n->exec = fresh;
-    r->all[r->n++] = fresh;
-    *out = fresh;
+    *out = r->table[at];
     return DT_OK;
 }
 
@@ -87,7 +104,7 @@ static void mark_needed(run *r) {
         info *i = r->all[k];
         for (uint32_t e = 0; e < i->node->n_in && !i->needed; e++) {
             if (i->node->edge[e].kind != DT_EDGE_NODE) continue;
-            info *next = i->node->edge[e].node->exec;
+            info *next = known(r, i->node->edge[e].node);
             i->needed = next->needed || next->captures;
         }
     }
@@ -173,14 +190,13 @@ static const char *released_text = "Trying to backward through the graph a secon
                                    "you need to backward through the graph a second time or if you need to access saved tensors after calling backward.";
 
 /* gx[i]: borrowed from s or NULL. */
-static dt_status spread(dt_scope *s, dt_grad_node *n, const bool *needs, dt_tensor *const *gx) {
+static dt_status spread(const run *r, dt_scope *s, dt_grad_node *n, const bool *needs, dt_tensor *const *gx) {
     for (uint32_t i = 0; i < n->n_in; i++) {
         if (!needs[i] || !gx[i]) continue;
         const dt_meta *m = n->kind == DT_NODE_OP ? n->call->in[i] : dt_node_metas(n)[i];
         dt_tensor *g = dt_grad_fit(s, gx[i], m, false, dt_grad_node_name(n), (int)i);
         if (!g) return s->status;
-        info *to = n->edge[i].node->exec;
-        DT_TRY(deliver(s, to, n->edge[i].nr, g));
+        DT_TRY(deliver(s, known(r, n->edge[i].node), n->edge[i].nr, g));
     }
     return DT_OK;
 }
@@ -197,7 +213,7 @@ static dt_status run_formula(run *r, info *i, dt_scope *s, const bool *needs, dt
         n->call->op->grad(&g);
     }
     DT_TRY(s->status);
-    DT_TRY(spread(s, n, needs, gx));
+    DT_TRY(spread(r, s, n, needs, gx));
     if (!r->a->retain_graph && n->kind == DT_NODE_OP) dt_grad_node_saved_free(n);
     return DT_OK;
 }
@@ -221,7 +237,7 @@ static dt_status run_node(run *r, info *i) {
     for (uint32_t k = 0; k < n->n_in; k++) {
         needs[k] = n->edge[k].kind == DT_EDGE_NODE;
         if (needs[k] && r->a->n_inputs) {
-            info *to = n->edge[k].node->exec;
+            info *to = known(r, n->edge[k].node);
             needs[k] = to->needed || to->captures;
         }
     }
@@ -289,7 +305,7 @@ static dt_status run_all(run *r) {
         let_go(i);
         for (uint32_t e = 0; e < i->node->n_in; e++) {
             if (i->node->edge[e].kind != DT_EDGE_NODE) continue;
-            info *to = i->node->edge[e].node->exec;
+            info *to = known(r, i->node->edge[e].node);
             if (--to->deps == 0) heap_push(r, to);
         }
     }
@@ -341,15 +357,14 @@ static dt_status add_inputs(run *r) {
         if (!dt_tensor_wants_grad(t)) return dt_fail(DT_E_GRAD, "One of the differentiated Tensors does not require grad");
         dt_edge e;
         DT_TRY(dt_edge_of(t, &e));
-        info *i = e.node->exec;
+        info *i = known(r, e.node);
         capture *c = NULL;
-        bool reached = i && i->owner == r;
-        if (reached && (c = DT_ARENA_NEW(&r->arena, capture))) {
+        if (i && (c = DT_ARENA_NEW(&r->arena, capture))) {
             *c = (capture){i->captures, e.nr, k};
             i->captures = c;
         }
         dt_grad_node_unref(e.node);
-        if (reached && !c) return no_memory();
+        if (i && !c) return no_memory();
     }
     return DT_OK;
 }
@@ -377,17 +392,16 @@ static dt_status go(run *r, dt_scope *s) {
 }
 
 static void clean(run *r) {
-    for (size_t k = 0; k < r->n; k++) {
-        let_go(r->all[k]);
-        r->all[k]->node->exec = r->all[k]->outer;
-    }
+    for (size_t k = 0; k < r->n; k++) let_go(r->all[k]);
     for (size_t k = 0; k < r->n; k++) dt_grad_node_unref(r->all[k]->node);
     dt_free(r->all);
+    dt_free(r->table);
     dt_arena_fini(&r->arena);
 }
 
 dt_status dt_backward_run(const dt_backward_args *a, dt_tensor **out) {
     DT_TRY(dt_client_ready());
+    if (a->n_roots < 1) return dt_fail(DT_E_VALUE, "backward: no tensors were given");
     run r = {.a = a};
     dt_tensor **captured = a->n_inputs ? dt_calloc((size_t)a->n_inputs, sizeof *captured) : NULL;
     if (a->n_inputs && !captured) return no_memory();

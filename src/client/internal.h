@@ -45,6 +45,8 @@ enum { DT_CALL_GRAD = 1, DT_CALL_SPECIAL = 2, DT_CALL_VIEW = 4, DT_CALL_RESPEC =
 typedef struct dt_client {
     dt_ring *ring; /* NULL: not started, stopped, or a forked child */
     bool stopped, atfork;
+    void *(*leave)(void);
+    void (*enter)(void *);
     dt_pool vals, cells, tensors, steps, leaves;
     dt_pool nodes[DT_NODE_CLASSES]; /* gradient nodes, by 64 bytes */
     uint32_t *free_ids, n_free, ids_cap, next_id;
@@ -83,7 +85,12 @@ extern void (*dt_warn_fn)(const char *text);
 static inline bool dt_recording(void) { return !dt_m.grad_off && !dt_m.inference; }
 
 dt_status dt_client_start(void) DT_WUR;
-static inline dt_status dt_client_ready(void) { return DT_LIKELY(dt_c.ring != NULL) ? DT_OK : dt_client_start(); }
+dt_status dt_client_room_wait(void) DT_WUR;
+/* Started, and the ring far from full: a record then never has to wait inside a call, where no lock may be let go. */
+static inline dt_status dt_client_ready(void) {
+    const dt_ring *r = dt_c.ring;
+    return DT_LIKELY(r && r->tail_local - r->head_seen < r->mask / 4 * 3) ? DT_OK : dt_client_room_wait();
+}
 dt_status dt_client_room(uint32_t n_in, uint32_t n_key) DT_WUR; /* grows the buffers of the prepared call */
 
 /* ---- values ---- */
@@ -227,7 +234,6 @@ struct dt_grad_node {
     uint32_t n_in, n_out, n_slots;
     uint64_t seq;
     dt_call *call; /* op nodes */
-    void *exec;    /* of the backward pass that runs now */
     dt_grad_node *next_dead;
     dt_hooks *hooks;   /* on outputs, NULL if none */
     dt_tensor *leaf;   /* leaf nodes: the tensor, strong */

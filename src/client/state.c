@@ -62,6 +62,28 @@ dt_status dt_client_start(void) {
     return DT_OK;
 }
 
+void dt_client_blocking_hooks(void *(*leave)(void), void (*enter)(void *)) {
+    dt_c.leave = leave;
+    dt_c.enter = enter;
+}
+
+/* The ring is nearly full. A user's function on a worker may need the lock that the caller holds, and the controller may wait for that
+ * worker: so let go of it while waiting. Nothing is prepared at this point, other threads may call meanwhile. */
+dt_status dt_client_room_wait(void) {
+    for (;;) {
+        if (!dt_c.ring) DT_TRY(dt_client_start());
+        dt_ring *r = dt_c.ring;
+        r->head_seen = atomic_load_explicit(&r->head, memory_order_acquire);
+        if (r->tail_local - r->head_seen < r->mask / 4 * 3) return DT_OK;
+        dt_ring_publish(r);
+        dt_ring_wake(r);
+        atomic_store(&r->want_space, 1);
+        void *lock = dt_c.leave ? dt_c.leave() : NULL;
+        if (atomic_load(&r->head) == r->head_seen) dt_futex_wait(&r->want_space, 1, 1000);
+        if (dt_c.enter) dt_c.enter(lock);
+    }
+}
+
 void dt_client_stop(void) {
     dt_c.ring = NULL;
     dt_c.stopped = true;

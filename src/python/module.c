@@ -78,6 +78,9 @@ static void warn(const char *text) {
     if (PyErr_WarnEx(PyExc_UserWarning, text, 1) < 0) PyErr_WriteUnraisable(NULL);
 }
 
+static void *leave(void) { return PyEval_SaveThread(); }
+static void enter(void *state) { PyEval_RestoreThread(state); }
+
 static struct PyModuleDef module_def = {PyModuleDef_HEAD_INIT, .m_name = "dtorch._C", .m_size = -1};
 
 PyMODINIT_FUNC PyInit__C(void);
@@ -95,5 +98,6 @@ PyMODINIT_FUNC PyInit__C(void) {
             return NULL;
         }
     dt_mode_warn_fn(warn);
+    dt_client_blocking_hooks(leave, enter);
     return m;
 }
