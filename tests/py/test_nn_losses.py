@@ -243,14 +243,16 @@ def test_interpolate():
     x = R(2, 3, 4, 6)
     np.testing.assert_array_equal(v(F.interpolate(t(x), scale_factor=2)), x.repeat(2, 2).repeat(2, 3))
     np.testing.assert_allclose(v(F.interpolate(t(x), size=(2, 3), mode="area")), x.reshape(2, 3, 2, 2, 3, 2).mean((3, 5)), rtol=1e-10)
-    # Linear interpolation reproduces a plane, cubic a parabola (away from the border); averaging keeps the mean.
+    # Linear interpolation reproduces a plane; averaging keeps a constant.
     row, col = np.arange(4.0), np.arange(6.0)
     plane = t((2 * row[:, None] + 3 * col)[None, None])
     got = v(F.interpolate(plane, size=(7, 11), mode="bilinear", align_corners=True))[0, 0]
     np.testing.assert_allclose(got, 2 * np.linspace(0, 3, 7)[:, None] + 3 * np.linspace(0, 5, 11), rtol=1e-6)
-    parabola = t((col**2)[None, None, None].repeat(4, 2))
-    got = v(F.interpolate(parabola, size=(4, 12), mode="bicubic"))[0, 0, 0, 4:8]
-    np.testing.assert_allclose(got, ((np.arange(12) + 0.5) / 2 - 0.5)[4:8] ** 2, rtol=1e-6)
+    # Cubic: four taps at distances 1.25, 0.25, 0.75, 1.75 of the kernel with a = -3/4.
+    taps = np.array([-3 / 4 * (d**3 - 5 * d**2 + 8 * d - 4) if d > 1 else 5 / 4 * d**3 - 9 / 4 * d**2 + 1 for d in (1.25, 0.25, 0.75, 1.75)])
+    got = v(F.interpolate(t(x), size=(4, 12), mode="bicubic"))
+    np.testing.assert_allclose(got[..., 5], x[..., 1:5] @ taps, rtol=1e-6)
+    np.testing.assert_allclose(got[..., 6], x[..., 1:5] @ taps[::-1], rtol=1e-6)
     for mode in ("bilinear", "bicubic"):
         small = v(F.interpolate(t(np.ones((1, 1, 9, 9)) * 5), size=(2, 3), mode=mode, antialias=True))
         np.testing.assert_allclose(small, 5, rtol=1e-6)
