@@ -190,12 +190,19 @@ def _names(self):
     return (None,) * self.ndim
 
 
+def where(self, condition, other):
+    """dtorch.where(condition, self, other)."""
+    import dtorch
+
+    return dtorch.where(condition, self, other)
+
+
 def install():
     """Add the methods to the class."""
     here = globals()
     own = [
         "backward", "new_tensor", "new_zeros", "new_ones", "new_empty", "new_full", "copy_", "apply_", "map_", "_contains", "__format__",
-        "__copy__", "__deepcopy__", "__reduce_ex__", "__dir__", "share_storage", "set_", "cpu", "cuda", "untyped_storage",
+        "__copy__", "__deepcopy__", "__reduce_ex__", "__dir__", "share_storage", "set_", "cpu", "cuda", "untyped_storage", "where",
     ]  # fmt: skip
     for name in own:
         setattr(Tensor, name, here[name])
