@@ -10,8 +10,8 @@ import pytest
 ROOT = pathlib.Path(__file__).resolve().parents[2]
 
 
-def run(*args, timeout=300, cwd=ROOT):
-    done = subprocess.run([sys.executable, *map(str, args)], capture_output=True, text=True, timeout=timeout, cwd=cwd)
+def run(*args, timeout=300):
+    done = subprocess.run([sys.executable, *map(str, args)], capture_output=True, text=True, timeout=timeout, cwd=ROOT)
     assert done.returncode == 0, done.stdout[-2000:] + done.stderr[-4000:]
     return done.stdout
 
@@ -36,4 +36,4 @@ def test_demo_writes_its_files_and_one_device_agrees(tmp_path):
 def test_readme_program_runs(tmp_path):
     program = re.search(r"```python\n(.*?)```", (ROOT / "README.md").read_text(), re.S).group(1)
     (tmp_path / "readme.py").write_text(program)
-    assert "(128, 64)" in run(tmp_path / "readme.py", cwd=tmp_path).replace("torch.Size([128, 64])", "(128, 64)")
+    assert "Size([128, 64])" in run(tmp_path / "readme.py")
