@@ -9,11 +9,13 @@ if "DTORCH_OPENBLAS" not in _os.environ:  # the matrix products' library, found 
 
     def _find_openblas():
         import sys
-        from glob import glob
 
         for path in sys.path:
-            for lib in glob(_os.path.join(path or ".", "scipy_openblas32", "lib", "libscipy_openblas*.so*")):
-                return lib
+            folder = _os.path.join(path or ".", "scipy_openblas32", "lib")
+            if _os.path.isdir(folder):
+                for name in sorted(_os.listdir(folder)):
+                    if name.startswith("libscipy_openblas") and ".so" in name:
+                        return _os.path.join(folder, name)
         return None
 
     _path = _find_openblas()

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import functools
-import inspect
 
 from dtorch import _C
 
@@ -17,9 +16,9 @@ class _Context:
         return type(self)()
 
     def __call__(self, fn):
-        if inspect.isclass(fn):
+        if isinstance(fn, type):
             raise TypeError(f"{type(self).__name__} cannot decorate a class")
-        if inspect.isgeneratorfunction(fn):
+        if getattr(getattr(fn, "__code__", None), "co_flags", 0) & 0x20:  # a generator function
 
             @functools.wraps(fn)
             def generator(*args, **kwargs):  # the mode holds while fn runs, not while it is suspended
