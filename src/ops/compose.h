@@ -1,4 +1,5 @@
-/* Reading the arguments of a `compose` function: a->a[i] is parameter i of the signature; what was not given takes the default stated here. */
+/* Reading the arguments of a `compose` function: a->a[i] is parameter i of the signature; what was not given takes the default stated
+ * here. */
 #ifndef DT_OPS_COMPOSE_H
 #define DT_OPS_COMPOSE_H
 

@@ -31,7 +31,8 @@ static void mse_compose(dt_scope *s, const dt_args *a, dt_tensor **out, int *n_o
     dt_compose_out(weighted(s, a, dt_mul(s, d, DT_V(d)), 5, 2, 3, 4), out, n_out);
 }
 const dt_op dt_op_mse_loss = {
-    .sig = "mse_loss(Tensor input, Tensor target, Value? size_average=None, Value? reduce=None, str reduction='mean', Tensor? weight=None) -> Tensor",
+    .sig = "mse_loss(Tensor input, Tensor target, Value? size_average=None, Value? reduce=None, str reduction='mean', Tensor? weight=None) "
+           "-> Tensor",
     .doc = "(input - target)^2, reduced; the shapes broadcast.",
     .where = DT_NN,
     .compose = mse_compose,
@@ -41,7 +42,8 @@ static void l1_compose(dt_scope *s, const dt_args *a, dt_tensor **out, int *n_ou
     dt_compose_out(weighted(s, a, dt_abs(s, difference(s, a)), 5, 2, 3, 4), out, n_out);
 }
 const dt_op dt_op_l1_loss = {
-    .sig = "l1_loss(Tensor input, Tensor target, Value? size_average=None, Value? reduce=None, str reduction='mean', Tensor? weight=None) -> Tensor",
+    .sig = "l1_loss(Tensor input, Tensor target, Value? size_average=None, Value? reduce=None, str reduction='mean', Tensor? weight=None) "
+           "-> Tensor",
     .doc = "|input - target|, reduced; the shapes broadcast.",
     .where = DT_NN,
     .compose = l1_compose,
@@ -55,7 +57,8 @@ static void smooth_l1_compose(dt_scope *s, const dt_args *a, dt_tensor **out, in
     dt_compose_out(reduce(s, a, l, 2, 3, 4), out, n_out);
 }
 const dt_op dt_op_smooth_l1_loss = {
-    .sig = "smooth_l1_loss(Tensor input, Tensor target, Value? size_average=None, Value? reduce=None, str reduction='mean', float beta=1.0) -> Tensor",
+    .sig = "smooth_l1_loss(Tensor input, Tensor target, Value? size_average=None, Value? reduce=None, str reduction='mean', float "
+           "beta=1.0) -> Tensor",
     .doc = "d^2 / (2 beta) where d = |input - target| < beta, else d - beta / 2; reduced.",
     .where = DT_NN,
     .compose = smooth_l1_compose,
@@ -65,7 +68,8 @@ static void huber_compose(dt_scope *s, const dt_args *a, dt_tensor **out, int *n
     double delta = dt_arg_get_float(a, 3, 1);
     if (!(delta > 0)) dt_scope_fail(s, dt_fail(DT_E_SHAPE, "huber_loss does not support non-positive values for delta, got %g.", delta));
     dt_tensor *d = difference(s, a), *m = dt_abs(s, d);
-    dt_tensor *l = dt_where(s, dt_le(s, m, delta), DT_V(dt_mul(s, dt_mul(s, d, DT_V(d)), 0.5)), DT_V(dt_mul(s, dt_sub(s, m, 0.5 * delta), delta)));
+    dt_tensor *l =
+        dt_where(s, dt_le(s, m, delta), DT_V(dt_mul(s, dt_mul(s, d, DT_V(d)), 0.5)), DT_V(dt_mul(s, dt_sub(s, m, 0.5 * delta), delta)));
     dt_tensor *weight = dt_arg_get_tensor(a, 4);
     dt_args shifted = *a;
     shifted.a[5] = a->a[2]; /* reduction; no deprecated arguments */

@@ -1,7 +1,7 @@
 /* Normalisations: layer_norm, rms_norm, batch_norm, group_norm, instance_norm.
  *
- * Layer and rms norm are primitives over the trailing dimensions: leading dimensions may be sharded, and the gradients of weight and bias are then
- * Partial sums. Batch norm is composed of means, so that statistics of a sharded batch are those of the whole. */
+ * Layer and rms norm are primitives over the trailing dimensions: leading dimensions may be sharded, and the gradients of weight and
+ * bias are then Partial sums. Batch norm is composed of means, so that statistics of a sharded batch are those of the whole. */
 #include <float.h>
 #include <math.h>
 
@@ -26,15 +26,16 @@ static dt_status check_shape(const dt_node *n, const dt_meta *x, const dt_meta *
         for (int i = 0; same && i < shape->n; i++) same = p->shape[i] == shape->v[i];
         if (same) return DT_OK;
         dt_shape_print(p->ndim, p->shape, &have);
-        return dt_fail(DT_E_SHAPE, "%s: Expected %s to be of same shape as normalized_shape, but got %s of shape %s and normalized_shape = %s",
+        return dt_fail(DT_E_SHAPE,
+                       "%s: Expected %s to be of same shape as normalized_shape, but got %s of shape %s and normalized_shape = %s",
                        dt_op_name(n->op), name, name, have.buf, want.buf);
     }
     bool fits = shape->n >= 1 && x->ndim >= shape->n;
     for (int i = 0; fits && i < shape->n; i++) fits = x->shape[x->ndim - shape->n + i] == shape->v[i];
     if (fits) return DT_OK;
     dt_shape_print(x->ndim, x->shape, &have);
-    return dt_fail(DT_E_SHAPE, "%s: Given normalized_shape=%s, expected input with shape (*, %s, but got input of size %s", dt_op_name(n->op), want.buf,
-                   want.buf + 1, have.buf);
+    return dt_fail(DT_E_SHAPE, "%s: Given normalized_shape=%s, expected input with shape (*, %s, but got input of size %s",
+                   dt_op_name(n->op), want.buf, want.buf + 1, have.buf);
 }
 
 static uint8_t work_dtype(int dtype) { return (uint8_t)(dtype == DT_float64 ? DT_float64 : DT_float32); }
@@ -132,7 +133,8 @@ static void layer_norm_grad(dt_grad *g) {
     if (dt_grad_in_meta(g, 2)) dt_grad_set(g, 2, out[2]);
 }
 const dt_op dt_op_native_layer_norm = {
-    .sig = "native_layer_norm(Tensor input, int[] normalized_shape, Tensor? weight, Tensor? bias, float eps) -> (Tensor output, Tensor mean, Tensor rstd)",
+    .sig = "native_layer_norm(Tensor input, int[] normalized_shape, Tensor? weight, Tensor? bias, float eps) -> (Tensor output, Tensor "
+           "mean, Tensor rstd)",
     .doc = "layer_norm with the mean and 1 / sqrt(var + eps) of each row.",
     .where = DT_FN,
     .attrs = DT_ATTRS(dt_norm_attr, DT_FIELD(dt_norm_attr, normalized_shape), DT_FIELD(dt_norm_attr, eps)),
@@ -144,7 +146,8 @@ const dt_op dt_op_native_layer_norm = {
     .kernels = {{DT_CPU, DT_FLOATS, dt_cpu_layer_norm, DT_K_CONTIGUOUS}},
 };
 const dt_op dt_op_layer_norm_backward = {
-    .sig = "layer_norm_backward(Tensor grad_output, Tensor input, Tensor mean, Tensor rstd, Tensor? weight, int[] normalized_shape) -> (Tensor, Tensor, Tensor)",
+    .sig = "layer_norm_backward(Tensor grad_output, Tensor input, Tensor mean, Tensor rstd, Tensor? weight, int[] normalized_shape) -> "
+           "(Tensor, Tensor, Tensor)",
     .doc = "The gradients of layer_norm in its input, weight and bias.",
     .where = DT_HIDDEN,
     .attrs = DT_ATTRS(dt_norm_attr, DT_FIELD(dt_norm_attr, normalized_shape)),
@@ -156,11 +159,13 @@ const dt_op dt_op_layer_norm_backward = {
 };
 static void layer_norm_compose(dt_scope *s, const dt_args *a, dt_tensor **out, int *n_out) {
     dt_tensor *r[3];
-    dt_native_layer_norm(s, dt_arg_get_tensor(a, 0), dt_arg_get_dims(a, 1), dt_arg_get_tensor(a, 2), dt_arg_get_tensor(a, 3), dt_arg_get_float(a, 4, 1e-5), r);
+    dt_native_layer_norm(s, dt_arg_get_tensor(a, 0), dt_arg_get_dims(a, 1), dt_arg_get_tensor(a, 2), dt_arg_get_tensor(a, 3),
+                         dt_arg_get_float(a, 4, 1e-5), r);
     dt_compose_out(r[0], out, n_out);
 }
 const dt_op dt_op_layer_norm = {
-    .sig = "layer_norm(Tensor input, int[] normalized_shape, Tensor? weight=None, Tensor? bias=None, float eps=1e-05, bool cudnn_enable=True) -> Tensor",
+    .sig = "layer_norm(Tensor input, int[] normalized_shape, Tensor? weight=None, Tensor? bias=None, float eps=1e-05, bool "
+           "cudnn_enable=True) -> Tensor",
     .doc = "(x - mean) / sqrt(var + eps) * weight + bias over the trailing dimensions, which must have shape `normalized_shape`.",
     .where = DT_FN | DT_NN,
     .compose = layer_norm_compose,
@@ -283,7 +288,8 @@ static dt_tensor *norm_by_running(dt_scope *s, const dt_args *a, double eps) {
     int nd = dt_ndim(x), dtype = dt_dtype_of(x);
     x = to_work(s, x);
     dt_tensor *mean = channel(s, to_work(s, dt_arg_get_tensor(a, 1)), nd), *var = channel(s, to_work(s, dt_arg_get_tensor(a, 2)), nd);
-    dt_tensor *y = normalize(s, dt_sub(s, x, DT_V(mean)), var, to_work(s, dt_arg_get_tensor(a, 3)), to_work(s, dt_arg_get_tensor(a, 4)), eps, nd);
+    dt_tensor *y =
+        normalize(s, dt_sub(s, x, DT_V(mean)), var, to_work(s, dt_arg_get_tensor(a, 3)), to_work(s, dt_arg_get_tensor(a, 4)), eps, nd);
     return y && dt_dtype_of(y) != dtype ? dt_to_dtype(s, y, dtype) : y;
 }
 
@@ -294,13 +300,16 @@ static bool fail(dt_scope *s, dt_status st) {
 static bool check_stats(dt_scope *s, const char *op, const dt_args *a, bool from_input) {
     dt_tensor *x = dt_arg_get_tensor(a, 0);
     static const char *names[] = {"", "running_mean", "running_var", "weight", "bias"};
-    if (dt_ndim(x) < 2) return fail(s, dt_fail(DT_E_SHAPE, "%s: expected an input of at least 2 dimensions (N, C, ...), got %d", op, dt_ndim(x)));
+    if (dt_ndim(x) < 2)
+        return fail(s, dt_fail(DT_E_SHAPE, "%s: expected an input of at least 2 dimensions (N, C, ...), got %d", op, dt_ndim(x)));
     int64_t channels = dt_shape(x)[1];
     for (int i = 1; i <= 4; i++) {
         dt_tensor *t = dt_arg_get_tensor(a, i);
         if (t && (dt_ndim(t) != 1 || dt_shape(t)[0] != channels))
-            return fail(s, dt_fail(DT_E_SHAPE, "%s: %s should contain %lld elements, one per channel, not %lld", op, names[i], (long long)channels, (long long)dt_numel(t)));
-        if (!t && i <= 2 && !from_input) return fail(s, dt_fail(DT_E_SHAPE, "%s: Expected %s to be defined in evaluation mode", op, names[i]));
+            return fail(s, dt_fail(DT_E_SHAPE, "%s: %s should contain %lld elements, one per channel, not %lld", op, names[i],
+                                   (long long)channels, (long long)dt_numel(t)));
+        if (!t && i <= 2 && !from_input)
+            return fail(s, dt_fail(DT_E_SHAPE, "%s: Expected %s to be defined in evaluation mode", op, names[i]));
     }
     return true;
 }
@@ -321,9 +330,11 @@ static void batch_norm_compose(dt_scope *s, const dt_args *a, dt_tensor **out, i
     dt_compose_out(y, out, n_out);
 }
 const dt_op dt_op_batch_norm = {
-    .sig = "batch_norm(Tensor input, Tensor? running_mean, Tensor? running_var, Tensor? weight=None, Tensor? bias=None, bool training=False, "
-           "float momentum=0.1, float eps=1e-05, bool cudnn_enabled=True) -> Tensor",
-    .doc = "Normalizes each channel (dimension 1) over all others: by the batch's statistics in training, which also move the running ones in place, "
+    .sig =
+        "batch_norm(Tensor input, Tensor? running_mean, Tensor? running_var, Tensor? weight=None, Tensor? bias=None, bool training=False, "
+        "float momentum=0.1, float eps=1e-05, bool cudnn_enabled=True) -> Tensor",
+    .doc = "Normalizes each channel (dimension 1) over all others: by the batch's statistics in training, which also move the running ones "
+           "in place, "
            "by the running ones otherwise. A sharded batch gives the statistics of the whole.",
     .where = DT_FN | DT_NN,
     .compose = batch_norm_compose,
@@ -337,7 +348,8 @@ static void instance_norm_compose(dt_scope *s, const dt_args *a, dt_tensor **out
         int64_t dims[DT_MAX_DIM], nd = dt_ndim(x);
         for (int i = 2; i < nd; i++) dims[i - 2] = i;
         if (nd < 3 && use_input)
-            dt_scope_fail(s, dt_fail(DT_E_SHAPE, "instance_norm: expected an input of at least 3 dimensions (N, C, L...), got %d", (int)nd));
+            dt_scope_fail(s,
+                          dt_fail(DT_E_SHAPE, "instance_norm: expected an input of at least 3 dimensions (N, C, L...), got %d", (int)nd));
         else
             y = use_input ? norm_by_stats(s, x, (dt_dims){(int)nd - 2, dims}, true, a, momentum, eps) : norm_by_running(s, a, eps);
     }
@@ -358,7 +370,9 @@ static void group_norm_compose(dt_scope *s, const dt_args *a, dt_tensor **out, i
     *n_out = 1;
     out[0] = NULL;
     if (nd < 2 || groups < 1 || dt_shape(x)[1] % groups) {
-        dt_scope_fail(s, dt_fail(DT_E_SHAPE, "group_norm: Expected number of channels in input to be divisible by num_groups, but got %d dimensions, %lld channels and num_groups=%lld",
+        dt_scope_fail(s, dt_fail(DT_E_SHAPE,
+                                 "group_norm: Expected number of channels in input to be divisible by num_groups, but got %d dimensions, "
+                                 "%lld channels and num_groups=%lld",
                                  nd, nd < 2 ? 0LL : (long long)dt_shape(x)[1], (long long)groups));
         return;
     }
@@ -371,7 +385,8 @@ static void group_norm_compose(dt_scope *s, const dt_args *a, dt_tensor **out, i
     dt_compose_out(y, out, n_out);
 }
 const dt_op dt_op_group_norm = {
-    .sig = "group_norm(Tensor input, int num_groups, Tensor? weight=None, Tensor? bias=None, float eps=1e-05, bool cudnn_enabled=True) -> Tensor",
+    .sig = "group_norm(Tensor input, int num_groups, Tensor? weight=None, Tensor? bias=None, float eps=1e-05, bool cudnn_enabled=True) -> "
+           "Tensor",
     .doc = "Normalizes groups of channels (dimension 1) of each sample, then scales and shifts per channel.",
     .where = DT_FN | DT_NN,
     .compose = group_norm_compose,

@@ -27,7 +27,8 @@ static dt_status infer(dt_node *n) {
             return dt_fail(DT_E_SHAPE, "%s: %s has shape %s, the parameter %s", dt_op_name(n->op), info->param[i].name, have.buf, want.buf);
         }
         if (!dt_dtype_is_float((dt_dtype)m->dtype))
-            return dt_fail(DT_E_DTYPE, "%s: %s must be floating point, got %s", dt_op_name(n->op), info->param[i].name, dt_dtype_name((dt_dtype)m->dtype));
+            return dt_fail(DT_E_DTYPE, "%s: %s must be floating point, got %s", dt_op_name(n->op), info->param[i].name,
+                           dt_dtype_name((dt_dtype)m->dtype));
         if (info->param[i].written) n->out[k++] = dt_meta_type(m);
     }
     return DT_OK;
@@ -45,8 +46,10 @@ static dt_status place(const dt_node *n, dt_rules *r) {
 }
 
 const dt_op dt_op_adam_update = {
-    .sig = "adam_update(Tensor! param, Tensor grad, Tensor! exp_avg, Tensor! exp_avg_sq, Scalar lr, Scalar beta1, Scalar beta2, Scalar eps, "
-           "Scalar weight_decay, Scalar bias_correction1, Scalar bias_correction2, bool decoupled=True, bool maximize=False) -> (Tensor, Tensor, Tensor)",
+    .sig =
+        "adam_update(Tensor! param, Tensor grad, Tensor! exp_avg, Tensor! exp_avg_sq, Scalar lr, Scalar beta1, Scalar beta2, Scalar eps, "
+        "Scalar weight_decay, Scalar bias_correction1, Scalar bias_correction2, bool decoupled=True, bool maximize=False) -> (Tensor, "
+        "Tensor, Tensor)",
     .doc = "One step of Adam or AdamW without amsgrad, in place; see adam_step.",
     .where = DT_HIDDEN,
     .attrs = DT_ATTRS(dt_adam_attr, DT_FIELD(dt_adam_attr, decoupled), DT_FIELD(dt_adam_attr, maximize)),
@@ -56,8 +59,10 @@ const dt_op dt_op_adam_update = {
     .kernels = {{DT_CPU, DT_FLOATS, dt_cpu_adam_step, DT_K_CONTIGUOUS}},
 };
 const dt_op dt_op_adam_update_amsgrad = {
-    .sig = "adam_update_amsgrad(Tensor! param, Tensor grad, Tensor! exp_avg, Tensor! exp_avg_sq, Tensor! max_exp_avg_sq, Scalar lr, Scalar beta1, "
-           "Scalar beta2, Scalar eps, Scalar weight_decay, Scalar bias_correction1, Scalar bias_correction2, bool decoupled=True, bool maximize=False) "
+    .sig = "adam_update_amsgrad(Tensor! param, Tensor grad, Tensor! exp_avg, Tensor! exp_avg_sq, Tensor! max_exp_avg_sq, Scalar lr, Scalar "
+           "beta1, "
+           "Scalar beta2, Scalar eps, Scalar weight_decay, Scalar bias_correction1, Scalar bias_correction2, bool decoupled=True, bool "
+           "maximize=False) "
            "-> (Tensor, Tensor, Tensor, Tensor)",
     .doc = "One step of Adam or AdamW with amsgrad, in place; see adam_step.",
     .where = DT_HIDDEN,
@@ -80,10 +85,13 @@ static void adam_compose(dt_scope *s, const dt_args *a, dt_tensor **out, int *n_
     dt_compose_out(p, out, n_out);
 }
 const dt_op dt_op_adam_step = {
-    .sig = "adam_step(Tensor param, Tensor grad, Tensor exp_avg, Tensor exp_avg_sq, Tensor? max_exp_avg_sq, Scalar lr, Scalar beta1, Scalar beta2, Scalar eps, "
+    .sig = "adam_step(Tensor param, Tensor grad, Tensor exp_avg, Tensor exp_avg_sq, Tensor? max_exp_avg_sq, Scalar lr, Scalar beta1, "
+           "Scalar beta2, Scalar eps, "
            "Scalar weight_decay, Scalar bias_correction1, Scalar bias_correction2, bool decoupled=True, bool maximize=False) -> Tensor",
-    .doc = "One step of Adam, in place. m += (1 - beta1) (g - m); v = beta2 v + (1 - beta2) g^2; p -= lr / bias_correction1 m / (sqrt(v / bias_correction2) + eps). "
-           "Weight decay shrinks p by lr weight_decay (decoupled) or adds weight_decay p to g. With max_exp_avg_sq the largest v so far is used (amsgrad). "
+    .doc = "One step of Adam, in place. m += (1 - beta1) (g - m); v = beta2 v + (1 - beta2) g^2; p -= lr / bias_correction1 m / (sqrt(v / "
+           "bias_correction2) + eps). "
+           "Weight decay shrinks p by lr weight_decay (decoupled) or adds weight_decay p to g. With max_exp_avg_sq the largest v so far is "
+           "used (amsgrad). "
            "bias_correction1 = 1 - beta1^t, bias_correction2 = 1 - beta2^t.",
     .where = DT_HIDDEN,
     .compose = adam_compose,
@@ -100,7 +108,8 @@ const dt_op dt_op_sgd_update = {
     .kernels = {{DT_CPU, DT_FLOATS, dt_cpu_sgd_step, DT_K_CONTIGUOUS}},
 };
 const dt_op dt_op_sgd_update_momentum = {
-    .sig = "sgd_update_momentum(Tensor! param, Tensor grad, Tensor! momentum_buffer, Scalar lr, Scalar momentum, Scalar dampening, Scalar weight_decay, "
+    .sig = "sgd_update_momentum(Tensor! param, Tensor grad, Tensor! momentum_buffer, Scalar lr, Scalar momentum, Scalar dampening, Scalar "
+           "weight_decay, "
            "bool nesterov=False, bool maximize=False, bool first=False) -> (Tensor, Tensor)",
     .doc = "One step of SGD with momentum, in place; see sgd_step.",
     .where = DT_HIDDEN,
@@ -115,16 +124,18 @@ static void sgd_compose(dt_scope *s, const dt_args *a, dt_tensor **out, int *n_o
     dt_value lr = dt_arg_get_value(a, 3), decay = dt_arg_get_value(a, 6);
     bool maximize = dt_arg_get_bool(a, 8, false);
     if (b)
-        dt_sgd_update_momentum(s, p, g, b, lr, dt_arg_get_value(a, 4), dt_arg_get_value(a, 5), decay, dt_arg_get_bool(a, 7, false), maximize,
-                               dt_arg_get_bool(a, 9, false), r);
+        dt_sgd_update_momentum(s, p, g, b, lr, dt_arg_get_value(a, 4), dt_arg_get_value(a, 5), decay, dt_arg_get_bool(a, 7, false),
+                               maximize, dt_arg_get_bool(a, 9, false), r);
     else
         (void)dt_sgd_update(s, p, g, lr, decay, maximize);
     dt_compose_out(p, out, n_out);
 }
 const dt_op dt_op_sgd_step = {
-    .sig = "sgd_step(Tensor param, Tensor grad, Tensor? momentum_buffer, Scalar lr, Scalar momentum, Scalar dampening, Scalar weight_decay, "
-           "bool nesterov=False, bool maximize=False, bool first=False) -> Tensor",
-    .doc = "One step of SGD, in place. d = g + weight_decay p; b = first ? d : momentum b + (1 - dampening) d; p -= lr (nesterov ? d + momentum b : b). "
+    .sig =
+        "sgd_step(Tensor param, Tensor grad, Tensor? momentum_buffer, Scalar lr, Scalar momentum, Scalar dampening, Scalar weight_decay, "
+        "bool nesterov=False, bool maximize=False, bool first=False) -> Tensor",
+    .doc = "One step of SGD, in place. d = g + weight_decay p; b = first ? d : momentum b + (1 - dampening) d; p -= lr (nesterov ? d + "
+           "momentum b : b). "
            "Without a buffer p -= lr d.",
     .where = DT_HIDDEN,
     .compose = sgd_compose,

@@ -15,7 +15,7 @@ typedef struct dt_reduce_attr { /* sum, mean, amax, any … */
 } dt_reduce_attr;
 
 typedef struct dt_dim_attr { /* one dimension: prod.dim, max.dim, argmax, softmax, cumsum, sort … */
-    int64_t dim; /* DT_NO_INT: all, where allowed */
+    int64_t dim;             /* DT_NO_INT: all, where allowed */
     bool keepdim;
     int32_t dtype;
 } dt_dim_attr;
@@ -28,9 +28,9 @@ typedef struct dt_reduce_plan {
     int n_keep, n_red, split;
     int64_t keep[DT_MAX_DIM], keep_stride[DT_MAX_DIM];
     int64_t red[DT_MAX_DIM], red_stride[DT_MAX_DIM];
-    int64_t outs, reds;  /* elements of the output; elements reduced into each */
-    bool columns;        /* the last kept dimension runs along memory: accumulate rows of outputs */
-    int64_t segs, seg;   /* segments of `seg` along red[split] */
+    int64_t outs, reds; /* elements of the output; elements reduced into each */
+    bool columns;       /* the last kept dimension runs along memory: accumulate rows of outputs */
+    int64_t segs, seg;  /* segments of `seg` along red[split] */
 } dt_reduce_plan;
 
 /* dims already wrapped; n <= 0 = all. */

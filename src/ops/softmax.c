@@ -1,7 +1,7 @@
 /* softmax, log_softmax, softmin, logsumexp.
  *
- * Any dimension but `dim` may be sharded: exp is not linear. logsumexp is composed of a maximum and a sum, so that a sharded dimension costs two
- * small reductions and no gather. */
+ * Any dimension but `dim` may be sharded: exp is not linear. logsumexp is composed of a maximum and a sum, so that a sharded dimension
+ * costs two small reductions and no gather. */
 #include <math.h>
 
 #include "dtorch_ops.h"

@@ -42,7 +42,8 @@ static dt_status topk_infer(dt_node *n) {
     DT_TRY(sort_infer(n));
     int64_t size = n->in[0]->ndim ? n->in[0]->shape[a->dim] : 1;
     if (a->k < 0 || a->k > size)
-        return dt_fail(DT_E_SHAPE, "topk: selected index k out of range: k=%lld, dimension %lld has %lld elements", (long long)a->k, (long long)a->dim, (long long)size);
+        return dt_fail(DT_E_SHAPE, "topk: selected index k out of range: k=%lld, dimension %lld has %lld elements", (long long)a->k,
+                       (long long)a->dim, (long long)size);
     if (n->in[0]->ndim) n->out[0].shape[a->dim] = a->k;
     return pair_out(n);
 }
@@ -61,7 +62,8 @@ static dt_status kth_infer(dt_node *n) {
     DT_TRY(pick_infer(n));
     int64_t size = n->in[0]->ndim ? n->in[0]->shape[a->dim] : 1;
     if (a->k < 1 || a->k > size)
-        return dt_fail(DT_E_SHAPE, "kthvalue(): selected number k out of range for dimension %lld: k=%lld of %lld", (long long)a->dim, (long long)a->k, (long long)size);
+        return dt_fail(DT_E_SHAPE, "kthvalue(): selected number k out of range for dimension %lld: k=%lld of %lld", (long long)a->dim,
+                       (long long)a->k, (long long)size);
     return DT_OK;
 }
 static dt_status sort_place(const dt_node *n, dt_rules *r) {
@@ -126,7 +128,8 @@ const dt_op dt_op_topk = {
     .sig = "topk(Tensor input, int k, int dim=-1, bool largest=True, bool sorted=True) -> (Tensor values, Tensor indices)",
     .doc = "The `k` largest (or smallest) elements along `dim`, in order, and where they stand. NaN counts as largest.",
     .where = DT_FN | DT_METHOD,
-    .attrs = DT_ATTRS(dt_sort_attr, DT_FIELD(dt_sort_attr, k), DT_FIELD(dt_sort_attr, dim), DT_FIELD(dt_sort_attr, largest), DT_FIELD(dt_sort_attr, sorted)),
+    .attrs = DT_ATTRS(dt_sort_attr, DT_FIELD(dt_sort_attr, k), DT_FIELD(dt_sort_attr, dim), DT_FIELD(dt_sort_attr, largest),
+                      DT_FIELD(dt_sort_attr, sorted)),
     .flags = DT_F_STRIDED,
     .infer = topk_infer,
     .place = sort_place,
@@ -208,7 +211,7 @@ const dt_op dt_op_nanmedian = {
     .compose = nanmedian_compose,
 };
 
-/* ---- searching ------------------------------------------------------------------------------------------------------------------------ */
+/* ---- searching ----------------------------------------------------------------------------------------------------------------------- */
 static dt_status search_infer(dt_node *n) {
     dt_search_attr *a = n->attr;
     const dt_meta *seq = n->in[0], *v = n->in[1], *sorter = n->in[2];
@@ -227,7 +230,9 @@ static dt_status search_infer(dt_node *n) {
         DT_STR(want, 96);
         dt_shape_print(seq->ndim, seq->shape, &want);
         dt_shape_print(v->ndim, v->shape, &have);
-        return dt_fail(DT_E_SHAPE, "searchsorted(): the sequence %s should be 1-dimensional or match the values %s in all dimensions but the last, and sorter the sequence",
+        return dt_fail(DT_E_SHAPE,
+                       "searchsorted(): the sequence %s should be 1-dimensional or match the values %s in all dimensions but the last, and "
+                       "sorter the sequence",
                        want.buf, have.buf);
     }
     n->out[0] = dt_meta_type(v);
@@ -250,8 +255,10 @@ static dt_status search_place(const dt_node *n, dt_rules *r) {
     return DT_OK;
 }
 const dt_op dt_op_searchsorted = {
-    .sig = "searchsorted(Tensor sorted_sequence, Value input, *, bool out_int32=False, bool right=False, str? side=None, Tensor? sorter=None) -> Tensor",
-    .doc = "Where each value would be inserted into the sorted sequence (its last dimension) to keep it sorted: before equal elements, or after them "
+    .sig = "searchsorted(Tensor sorted_sequence, Value input, *, bool out_int32=False, bool right=False, str? side=None, Tensor? "
+           "sorter=None) -> Tensor",
+    .doc = "Where each value would be inserted into the sorted sequence (its last dimension) to keep it sorted: before equal elements, or "
+           "after them "
            "if `right`. `sorter`: indices that sort an unsorted sequence.",
     .where = DT_FN,
     .attrs = DT_ATTRS(dt_search_attr, DT_FIELD(dt_search_attr, out_int32), DT_FIELD(dt_search_attr, right), DT_FIELD(dt_search_attr, side)),
@@ -260,8 +267,9 @@ const dt_op dt_op_searchsorted = {
     .kernels = {{DT_CPU, DT_ANY, dt_cpu_searchsorted, DT_K_CONTIGUOUS}},
 };
 static void bucketize_compose(dt_scope *s, const dt_args *a, dt_tensor **out, int *n_out) {
-    dt_compose_out(dt_searchsorted(s, dt_arg_get_tensor(a, 1), dt_arg_get_value(a, 0), dt_arg_get_bool(a, 2, false), dt_arg_get_bool(a, 3, false), NULL, NULL), out,
-                   n_out);
+    dt_compose_out(dt_searchsorted(s, dt_arg_get_tensor(a, 1), dt_arg_get_value(a, 0), dt_arg_get_bool(a, 2, false),
+                                   dt_arg_get_bool(a, 3, false), NULL, NULL),
+                   out, n_out);
 }
 const dt_op dt_op_bucketize = {
     .sig = "bucketize(Value input, Tensor boundaries, *, bool out_int32=False, bool right=False) -> Tensor",
@@ -270,7 +278,7 @@ const dt_op dt_op_bucketize = {
     .compose = bucketize_compose,
 };
 
-/* ---- counting --------------------------------------------------------------------------------------------------------------------------- */
+/* ---- counting ------------------------------------------------------------------------------------------------------------------------ */
 static dt_status histc_infer(dt_node *n) {
     const dt_search_attr *a = n->attr;
     if (a->bins <= 0) return dt_fail(DT_E_SHAPE, "histc(): bins must be > 0, but got %lld", (long long)a->bins);
@@ -309,7 +317,8 @@ static void histc_compose(dt_scope *s, const dt_args *a, dt_tensor **out, int *n
 }
 const dt_op dt_op_histc = {
     .sig = "histc(Tensor input, int bins=100, Scalar min=0, Scalar max=0) -> Tensor",
-    .doc = "How many elements fall into each of `bins` equal intervals between `min` and `max` (the data's own if both are equal), in the input's dtype.",
+    .doc = "How many elements fall into each of `bins` equal intervals between `min` and `max` (the data's own if both are equal), in the "
+           "input's dtype.",
     .where = DT_FN | DT_METHOD,
     .compose = histc_compose,
 };
@@ -340,7 +349,8 @@ static void bincount_compose(dt_scope *s, const dt_args *a, dt_tensor **out, int
         dt_scope_fail(s, dt_fail(DT_E_SHAPE, "bincount only supports 1-d non-negative integral inputs: got %d dimensions of %s", dt_ndim(x),
                                  dt_dtype_name((dt_dtype)dt_dtype_of(x))));
     if (w && (dt_ndim(w) != 1 || dt_numel(w) != dt_numel(x)))
-        dt_scope_fail(s, dt_fail(DT_E_SHAPE, "bincount: weights should be 1-d and have the same length as input, %lld, but got %lld", (long long)dt_numel(x), (long long)dt_numel(w)));
+        dt_scope_fail(s, dt_fail(DT_E_SHAPE, "bincount: weights should be 1-d and have the same length as input, %lld, but got %lld",
+                                 (long long)dt_numel(x), (long long)dt_numel(w)));
     if (least < 0) dt_scope_fail(s, dt_fail(DT_E_SHAPE, "bincount: minlength should be >= 0, got %lld", (long long)least));
     if (dt_scope_status(s)) return;
     if (dt_numel(x)) { /* the size depends on the values: wait for them */
@@ -362,7 +372,8 @@ static void bincount_compose(dt_scope *s, const dt_args *a, dt_tensor **out, int
 }
 const dt_op dt_op_bincount = {
     .sig = "bincount(Tensor input, Tensor? weights=None, int minlength=0) -> Tensor",
-    .doc = "How often each non-negative integer occurs in a 1-D input, or the sums of its weights. Waits for the input: the size depends on its values.",
+    .doc = "How often each non-negative integer occurs in a 1-D input, or the sums of its weights. Waits for the input: the size depends "
+           "on its values.",
     .where = DT_FN | DT_METHOD,
     .compose = bincount_compose,
 };

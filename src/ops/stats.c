@@ -1,7 +1,7 @@
 /* Statistics and norms, composed: var, std, var_mean, std_mean, norm, linalg.vector_norm, nansum, nanmean, dist, softmin.
  *
- * Made of sums and means, so that they are right on sharded dimensions without a gather. Square roots and powers pass their argument through `root`, whose
- * gradient at zero is zero, as PyTorch's norms have it. */
+ * Made of sums and means, so that they are right on sharded dimensions without a gather. Square roots and powers pass their argument
+ * through `root`, whose gradient at zero is zero, as PyTorch's norms have it. */
 #include <math.h>
 #include <string.h>
 
@@ -23,7 +23,7 @@ static dt_tensor *root(dt_scope *s, dt_tensor *x, double p) {
     return dt_where(s, zero, 0.0, DT_V(p == 2 ? dt_sqrt(s, safe) : dt_pow(s, safe, 1 / p)));
 }
 
-/* ---- var, std ------------------------------------------------------------------------------------------------------------------------- */
+/* ---- var, std ------------------------------------------------------------------------------------------------------------------------ */
 typedef struct moments {
     dt_tensor *mean, *var; /* both with the reduced dimensions, if keepdim */
 } moments;
@@ -31,7 +31,9 @@ static moments moments_of(dt_scope *s, dt_tensor *x, dt_dims dims, double correc
     const char *name = std ? "std" : "var";
     moments m = {NULL, NULL};
     if (!x || !dt_dtype_is_float((dt_dtype)dt_dtype_of(x))) {
-        if (x) dt_scope_fail(s, dt_fail(DT_E_DTYPE, "%s only support floating point and complex dtypes, got %s", name, dt_dtype_name((dt_dtype)dt_dtype_of(x))));
+        if (x)
+            dt_scope_fail(s, dt_fail(DT_E_DTYPE, "%s only support floating point and complex dtypes, got %s", name,
+                                     dt_dtype_name((dt_dtype)dt_dtype_of(x))));
         return m;
     }
     int dtype = dt_dtype_of(x);
@@ -48,16 +50,24 @@ static moments moments_of(dt_scope *s, dt_tensor *x, dt_dims dims, double correc
 enum { BY_FLAG, BY_DIM, BY_CORRECTION };
 static void var_out(dt_scope *s, const dt_args *a, int form, bool std, bool pair, dt_tensor **out, int *n_out) {
     dt_dims dims = form == BY_FLAG ? DT_NO_DIMS : dt_arg_get_dims(a, 1);
-    double correction = form == BY_FLAG ? dt_arg_get_bool(a, 1, true) : form == BY_DIM ? dt_arg_get_bool(a, 2, true) : dt_arg_get_float(a, 2, 1);
+    double correction = form == BY_FLAG  ? dt_arg_get_bool(a, 1, true)
+                        : form == BY_DIM ? dt_arg_get_bool(a, 2, true)
+                                         : dt_arg_get_float(a, 2, 1);
     moments m = moments_of(s, dt_arg_get_tensor(a, 0), dims, correction, form != BY_FLAG && dt_arg_get_bool(a, 3, false), std);
     out[0] = dt_keep(m.var);
     if (pair) out[1] = dt_keep(m.mean);
     *n_out = pair ? 2 : 1;
 }
-#define FORMS(name, std, pair)                                                                                                    \
-    static void name##_flag_compose(dt_scope *s, const dt_args *a, dt_tensor **out, int *n_out) { var_out(s, a, BY_FLAG, std, pair, out, n_out); } \
-    static void name##_dim_compose(dt_scope *s, const dt_args *a, dt_tensor **out, int *n_out) { var_out(s, a, BY_DIM, std, pair, out, n_out); }   \
-    static void name##_compose(dt_scope *s, const dt_args *a, dt_tensor **out, int *n_out) { var_out(s, a, BY_CORRECTION, std, pair, out, n_out); }
+#define FORMS(name, std, pair)                                                                    \
+    static void name##_flag_compose(dt_scope *s, const dt_args *a, dt_tensor **out, int *n_out) { \
+        var_out(s, a, BY_FLAG, std, pair, out, n_out);                                            \
+    }                                                                                             \
+    static void name##_dim_compose(dt_scope *s, const dt_args *a, dt_tensor **out, int *n_out) {  \
+        var_out(s, a, BY_DIM, std, pair, out, n_out);                                             \
+    }                                                                                             \
+    static void name##_compose(dt_scope *s, const dt_args *a, dt_tensor **out, int *n_out) {      \
+        var_out(s, a, BY_CORRECTION, std, pair, out, n_out);                                      \
+    }
 FORMS(var, false, false)
 FORMS(std, true, false)
 FORMS(var_mean, false, true)
@@ -131,12 +141,13 @@ const dt_op dt_op_std_mean_dim = {
 };
 const dt_op dt_op_std_mean = {
     .sig = "std_mean(Tensor input, int[]? dim=None, *, Scalar? correction=None, bool keepdim=False) -> (Tensor std, Tensor mean)",
-    .doc = "The standard deviation and the mean over `dim` (all if None): the sum of squared deviations over n - correction; `correction` None: 1.",
+    .doc = "The standard deviation and the mean over `dim` (all if None): the sum of squared deviations over n - correction; `correction` "
+           "None: 1.",
     .where = DT_FN,
     .compose = std_mean_compose,
 };
 
-/* ---- norms ------------------------------------------------------------------------------------------------------------------------------ */
+/* ---- norms --------------------------------------------------------------------------------------------------------------------------- */
 /* (sum |x|^p)^(1/p) in general. Where x is zero its gradient is zero, whatever p: |x|^p is not asked there. */
 static dt_tensor *power_norm(dt_scope *s, dt_tensor *x, double p, dt_dims dims, bool keepdim) {
     dt_tensor *zero = dt_eq(s, x, 0.0), *t = dt_pow(s, dt_abs(s, dt_where(s, zero, 1.0, DT_V(x))), p);
@@ -151,7 +162,8 @@ static dt_tensor *norm_of(dt_scope *s, dt_tensor *x, double p, dt_dims dims, boo
     if (!x) return NULL;
     int own = dt_dtype_of(x);
     if (!dt_dtype_is_float((dt_dtype)own)) {
-        dt_scope_fail(s, dt_fail(DT_E_DTYPE, "norm: Expected a floating point or complex tensor as input. Got %s", dt_dtype_name((dt_dtype)own)));
+        dt_scope_fail(
+            s, dt_fail(DT_E_DTYPE, "norm: Expected a floating point or complex tensor as input. Got %s", dt_dtype_name((dt_dtype)own)));
         return NULL;
     }
     if (own == DT_float16 || own == DT_bfloat16) x = dt_to_dtype(s, x, DT_float32);
@@ -174,11 +186,13 @@ static dt_tensor *norm_of(dt_scope *s, dt_tensor *x, double p, dt_dims dims, boo
 
 static void norm_compose(dt_scope *s, const dt_args *a, dt_tensor **out, int *n_out) {
     double p = dt_arg_get_float(a, 1, 2);
-    dt_compose_out(norm_of(s, dt_arg_get_tensor(a, 0), p, dt_arg_get_dims(a, 2), dt_arg_get_bool(a, 3, false), dt_arg_get_dtype(a, 4)), out, n_out);
+    dt_compose_out(norm_of(s, dt_arg_get_tensor(a, 0), p, dt_arg_get_dims(a, 2), dt_arg_get_bool(a, 3, false), dt_arg_get_dtype(a, 4)), out,
+                   n_out);
 }
 const dt_op dt_op_norm = {
     .sig = "norm(Tensor input, Scalar? p=2, int[]? dim=None, bool keepdim=False, dtype? dtype=None) -> Tensor",
-    .doc = "The vector p-norm over `dim` (all if None): (sum |x|^p)^(1/p); p = inf, -inf: the largest, smallest magnitude; 0: how many are not zero.",
+    .doc = "The vector p-norm over `dim` (all if None): (sum |x|^p)^(1/p); p = inf, -inf: the largest, smallest magnitude; 0: how many are "
+           "not zero.",
     .where = DT_FN | DT_METHOD,
     .compose = norm_compose,
 };
@@ -201,7 +215,8 @@ const dt_op dt_op_norm_str = {
 };
 static void vector_norm_compose(dt_scope *s, const dt_args *a, dt_tensor **out, int *n_out) {
     double p = dt_arg_get_float(a, 1, 2);
-    dt_compose_out(norm_of(s, dt_arg_get_tensor(a, 0), p, dt_arg_get_dims(a, 2), dt_arg_get_bool(a, 3, false), dt_arg_get_dtype(a, 4)), out, n_out);
+    dt_compose_out(norm_of(s, dt_arg_get_tensor(a, 0), p, dt_arg_get_dims(a, 2), dt_arg_get_bool(a, 3, false), dt_arg_get_dtype(a, 4)), out,
+                   n_out);
 }
 const dt_op dt_op_linalg_vector_norm = {
     .sig = "_linalg_vector_norm(Tensor x, Scalar ord=2, int[]? dim=None, bool keepdim=False, *, dtype? dtype=None) -> Tensor",
@@ -221,10 +236,14 @@ const dt_op dt_op_dist = {
     .compose = dist_compose,
 };
 
-/* ---- without NaN -------------------------------------------------------------------------------------------------------------------------- */
-static dt_tensor *without_nan(dt_scope *s, dt_tensor *x) { return x && dt_dtype_is_float((dt_dtype)dt_dtype_of(x)) ? dt_where(s, dt_isnan(s, x), 0.0, DT_V(x)) : x; }
+/* ---- without NaN --------------------------------------------------------------------------------------------------------------------- */
+static dt_tensor *without_nan(dt_scope *s, dt_tensor *x) {
+    return x && dt_dtype_is_float((dt_dtype)dt_dtype_of(x)) ? dt_where(s, dt_isnan(s, x), 0.0, DT_V(x)) : x;
+}
 static void nansum_compose(dt_scope *s, const dt_args *a, dt_tensor **out, int *n_out) {
-    dt_compose_out(dt_sum(s, without_nan(s, dt_arg_get_tensor(a, 0)), dt_arg_get_dims(a, 1), dt_arg_get_bool(a, 2, false), dt_arg_get_dtype(a, 3)), out, n_out);
+    dt_compose_out(
+        dt_sum(s, without_nan(s, dt_arg_get_tensor(a, 0)), dt_arg_get_dims(a, 1), dt_arg_get_bool(a, 2, false), dt_arg_get_dtype(a, 3)),
+        out, n_out);
 }
 const dt_op dt_op_nansum = {
     .sig = "nansum(Tensor input, int[]? dim=None, bool keepdim=False, *, dtype? dtype=None) -> Tensor",
@@ -246,7 +265,7 @@ const dt_op dt_op_nanmean = {
     .compose = nanmean_compose,
 };
 
-/* ---- nn.functional's forms of softmax -------------------------------------------------------------------------------------------------------- */
+/* ---- nn.functional's forms of softmax ------------------------------------------------------------------------------------------------ */
 /* dim None: what PyTorch (deprecating it) chooses. */
 static int64_t softmax_dim(dt_tensor *x, const dt_args *a) {
     int nd = x ? dt_ndim(x) : 0;

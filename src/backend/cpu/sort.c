@@ -1,7 +1,7 @@
 /* Sorting along one dimension and what follows from it: sort, topk, kthvalue, median, nanmedian, mode. Contiguous inputs of any dtype.
  *
- * A row becomes pairs (key, index); keys are unsigned and order as the values do, NaN above all, -0 equal to 0; a descending order inverts them.
- * Pairs are sorted by a stable radix sort, byte by byte, skipping bytes in which all keys agree; short rows by insertion. */
+ * A row becomes pairs (key, index); keys are unsigned and order as the values do, NaN above all, -0 equal to 0; a descending order
+ * inverts them. Pairs are sorted by a stable radix sort, byte by byte, skipping bytes in which all keys agree; short rows by insertion. */
 #include <math.h>
 #include <string.h>
 

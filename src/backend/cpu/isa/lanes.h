@@ -39,63 +39,63 @@ static inline float dt_lane_f16(uint16_t h) {
     return x.f;
 }
 
-#define DT_LOAD_LOOP(type, expr)                                                                                                  \
-    {                                                                                                                             \
-        const type *p = src;                                                                                                      \
-        if (stride == 1)                                                                                                          \
-            for (int64_t i = 0; i < n; i++) {                                                                                     \
-                type v = p[i];                                                                                                    \
-                dst[i] = (expr);                                                                                                  \
-            }                                                                                                                     \
-        else                                                                                                                      \
-            for (int64_t i = 0; i < n; i++) {                                                                                     \
-                type v = p[i * stride];                                                                                           \
-                dst[i] = (expr);                                                                                                  \
-            }                                                                                                                     \
-        return;                                                                                                                   \
+#define DT_LOAD_LOOP(type, expr)              \
+    {                                         \
+        const type *p = src;                  \
+        if (stride == 1)                      \
+            for (int64_t i = 0; i < n; i++) { \
+                type v = p[i];                \
+                dst[i] = (expr);              \
+            }                                 \
+        else                                  \
+            for (int64_t i = 0; i < n; i++) { \
+                type v = p[i * stride];       \
+                dst[i] = (expr);              \
+            }                                 \
+        return;                               \
     }
-#define DT_DEFINE_LOAD(name, T)                                                                                                   \
-    static DT_MAYBE void name(T *restrict dst, const void *src, dt_dtype t, int64_t stride, int64_t n) {                          \
-        switch (t) {                                                                                                              \
-        case DT_bool:                                                                                                             \
-        case DT_uint8: DT_LOAD_LOOP(uint8_t, (T)v)                                                                                \
-        case DT_int8: DT_LOAD_LOOP(int8_t, (T)v)                                                                                  \
-        case DT_int16: DT_LOAD_LOOP(int16_t, (T)v)                                                                                \
-        case DT_int32: DT_LOAD_LOOP(int32_t, (T)v)                                                                                \
-        case DT_int64: DT_LOAD_LOOP(int64_t, (T)v)                                                                                \
-        case DT_float16: DT_LOAD_LOOP(uint16_t, (T)dt_lane_f16(v))                                                                \
-        case DT_bfloat16: DT_LOAD_LOOP(uint16_t, (T)dt_bf16_to_f32(v))                                                            \
-        case DT_float32: DT_LOAD_LOOP(float, (T)v)                                                                                \
-        case DT_float64: DT_LOAD_LOOP(double, (T)v)                                                                               \
-        default: return;                                                                                                          \
-        }                                                                                                                         \
+#define DT_DEFINE_LOAD(name, T)                                                                          \
+    static DT_MAYBE void name(T *restrict dst, const void *src, dt_dtype t, int64_t stride, int64_t n) { \
+        switch (t) {                                                                                     \
+        case DT_bool:                                                                                    \
+        case DT_uint8: DT_LOAD_LOOP(uint8_t, (T)v)                                                       \
+        case DT_int8: DT_LOAD_LOOP(int8_t, (T)v)                                                         \
+        case DT_int16: DT_LOAD_LOOP(int16_t, (T)v)                                                       \
+        case DT_int32: DT_LOAD_LOOP(int32_t, (T)v)                                                       \
+        case DT_int64: DT_LOAD_LOOP(int64_t, (T)v)                                                       \
+        case DT_float16: DT_LOAD_LOOP(uint16_t, (T)dt_lane_f16(v))                                       \
+        case DT_bfloat16: DT_LOAD_LOOP(uint16_t, (T)dt_bf16_to_f32(v))                                   \
+        case DT_float32: DT_LOAD_LOOP(float, (T)v)                                                       \
+        case DT_float64: DT_LOAD_LOOP(double, (T)v)                                                      \
+        default: return;                                                                                 \
+        }                                                                                                \
     }
 /* n elements of dtype t, `stride` elements apart, converted into dst. */
 DT_DEFINE_LOAD(dt_load_f32, float)
 DT_DEFINE_LOAD(dt_load_f64, double)
 DT_DEFINE_LOAD(dt_load_i64, int64_t)
 
-#define DT_STORE_LOOP(type, expr)                                                                                                 \
-    {                                                                                                                             \
-        type *p = dst;                                                                                                            \
-        for (int64_t i = 0; i < n; i++) p[i] = (type)(expr);                                                                      \
-        return;                                                                                                                   \
+#define DT_STORE_LOOP(type, expr)                            \
+    {                                                        \
+        type *p = dst;                                       \
+        for (int64_t i = 0; i < n; i++) p[i] = (type)(expr); \
+        return;                                              \
     }
-#define DT_DEFINE_STORE(name, T)                                                                                                  \
-    static DT_MAYBE void name(void *restrict dst, dt_dtype t, const T *restrict src, int64_t n) {                                 \
-        switch (t) {                                                                                                              \
-        case DT_bool: DT_STORE_LOOP(uint8_t, src[i] != 0)                                                                         \
-        case DT_uint8: DT_STORE_LOOP(uint8_t, (int64_t)src[i])                                                                    \
-        case DT_int8: DT_STORE_LOOP(int8_t, (int64_t)src[i])                                                                      \
-        case DT_int16: DT_STORE_LOOP(int16_t, (int64_t)src[i])                                                                    \
-        case DT_int32: DT_STORE_LOOP(int32_t, (int64_t)src[i])                                                                    \
-        case DT_int64: DT_STORE_LOOP(int64_t, src[i])                                                                             \
-        case DT_float16: DT_STORE_LOOP(uint16_t, dt_f16_from_f32((float)src[i]))                                                  \
-        case DT_bfloat16: DT_STORE_LOOP(uint16_t, dt_bf16_from_f32((float)src[i]))                                                \
-        case DT_float32: DT_STORE_LOOP(float, src[i])                                                                             \
-        case DT_float64: DT_STORE_LOOP(double, src[i])                                                                            \
-        default: return;                                                                                                          \
-        }                                                                                                                         \
+#define DT_DEFINE_STORE(name, T)                                                                  \
+    static DT_MAYBE void name(void *restrict dst, dt_dtype t, const T *restrict src, int64_t n) { \
+        switch (t) {                                                                              \
+        case DT_bool: DT_STORE_LOOP(uint8_t, src[i] != 0)                                         \
+        case DT_uint8: DT_STORE_LOOP(uint8_t, (int64_t)src[i])                                    \
+        case DT_int8: DT_STORE_LOOP(int8_t, (int64_t)src[i])                                      \
+        case DT_int16: DT_STORE_LOOP(int16_t, (int64_t)src[i])                                    \
+        case DT_int32: DT_STORE_LOOP(int32_t, (int64_t)src[i])                                    \
+        case DT_int64: DT_STORE_LOOP(int64_t, src[i])                                             \
+        case DT_float16: DT_STORE_LOOP(uint16_t, dt_f16_from_f32((float)src[i]))                  \
+        case DT_bfloat16: DT_STORE_LOOP(uint16_t, dt_bf16_from_f32((float)src[i]))                \
+        case DT_float32: DT_STORE_LOOP(float, src[i])                                             \
+        case DT_float64: DT_STORE_LOOP(double, src[i])                                            \
+        default: return;                                                                          \
+        }                                                                                         \
     }
 /* n values, contiguous, converted into dst of dtype t. */
 DT_DEFINE_STORE(dt_store_f32, float)
@@ -103,29 +103,29 @@ DT_DEFINE_STORE(dt_store_f64, double)
 DT_DEFINE_STORE(dt_store_i64, int64_t)
 
 /* Sum of x (n,): four times 64 bytes of lanes, folded in a fixed order. */
-#define DT_DEFINE_SUM(name, T, VT, MAP)                                                                                           \
-    static DT_MAYBE T name(const T *x, int64_t n) {                                                                               \
-        enum { L = 64 / sizeof(T), W = DT_VB / sizeof(T), Q = 64 / DT_VB };                                                       \
-        VT a[4 * Q] = {{0}};                                                                                                      \
-        T lane[L], s = 0;                                                                                                         \
-        int64_t i = 0;                                                                                                            \
-        for (; i + 4 * L <= n; i += 4 * L)                                                                                        \
-            for (int k = 0; k < 4 * Q; k++) {                                                                                     \
-                VT v = *(const VT *)(x + i + k * W);                                                                              \
-                a[k] += MAP(v);                                                                                                   \
-            }                                                                                                                     \
-        for (; i + L <= n; i += L)                                                                                                \
-            for (int k = 0; k < Q; k++) {                                                                                         \
-                VT v = *(const VT *)(x + i + k * W);                                                                              \
-                a[k] += MAP(v);                                                                                                   \
-            }                                                                                                                     \
-        for (int k = 0; k < Q; k++) *(VT *)(lane + k * W) = (a[k] + a[Q + k]) + (a[2 * Q + k] + a[3 * Q + k]);                    \
-        for (int k = 0; k < L / 2; k++) s += lane[k] + lane[k + L / 2];                                                           \
-        for (; i < n; i++) {                                                                                                      \
-            T v = x[i];                                                                                                           \
-            s += MAP(v);                                                                                                          \
-        }                                                                                                                         \
-        return s;                                                                                                                 \
+#define DT_DEFINE_SUM(name, T, VT, MAP)                                                                        \
+    static DT_MAYBE T name(const T *x, int64_t n) {                                                            \
+        enum { L = 64 / sizeof(T), W = DT_VB / sizeof(T), Q = 64 / DT_VB };                                    \
+        VT a[4 * Q] = {{0}};                                                                                   \
+        T lane[L], s = 0;                                                                                      \
+        int64_t i = 0;                                                                                         \
+        for (; i + 4 * L <= n; i += 4 * L)                                                                     \
+            for (int k = 0; k < 4 * Q; k++) {                                                                  \
+                VT v = *(const VT *)(x + i + k * W);                                                           \
+                a[k] += MAP(v);                                                                                \
+            }                                                                                                  \
+        for (; i + L <= n; i += L)                                                                             \
+            for (int k = 0; k < Q; k++) {                                                                      \
+                VT v = *(const VT *)(x + i + k * W);                                                           \
+                a[k] += MAP(v);                                                                                \
+            }                                                                                                  \
+        for (int k = 0; k < Q; k++) *(VT *)(lane + k * W) = (a[k] + a[Q + k]) + (a[2 * Q + k] + a[3 * Q + k]); \
+        for (int k = 0; k < L / 2; k++) s += lane[k] + lane[k + L / 2];                                        \
+        for (; i < n; i++) {                                                                                   \
+            T v = x[i];                                                                                        \
+            s += MAP(v);                                                                                       \
+        }                                                                                                      \
+        return s;                                                                                              \
     }
 #define DT_ID(v) (v)
 #define DT_SQ(v) ((v) * (v))
@@ -136,24 +136,24 @@ DT_DEFINE_SUM(dt_lanes_sumsq_f32, float, dt_vf, DT_SQ)
 DT_DEFINE_SUM(dt_lanes_sumsq_f64, double, dt_vd, DT_SQ)
 
 /* Largest (or, with <, smallest) of x (n,), from `m` on; a NaN anywhere gives NaN. */
-#define DT_DEFINE_EXTREME(name, T, VT, VI, OP)                                                                                    \
-    static DT_MAYBE T name(const T *x, int64_t n, T m) {                                                                          \
-        enum { W = DT_VB / sizeof(T), K = 4 };                                                                                    \
-        int64_t i = 0;                                                                                                            \
-        if (n >= K * W) {                                                                                                         \
-            VT a[K];                                                                                                              \
-            for (int k = 0; k < K; k++) a[k] = *(const VT *)(x + k * W);                                                          \
-            for (; i + K * W <= n; i += K * W)                                                                                    \
-                for (int k = 0; k < K; k++) {                                                                                     \
-                    VT v = *(const VT *)(x + i + k * W);                                                                          \
-                    VI take = (VI)(v OP a[k]) | (VI)(v != v);                                                                     \
-                    a[k] = (VT)(((VI)v & take) | ((VI)a[k] & ~take));                                                             \
-                }                                                                                                                 \
-            for (int k = 0; k < K; k++)                                                                                           \
-                for (int l = 0; l < (int)W; l++) m = a[k][l] OP m || a[k][l] != a[k][l] ? a[k][l] : m;                            \
-        }                                                                                                                         \
-        for (; i < n; i++) m = x[i] OP m || x[i] != x[i] ? x[i] : m;                                                              \
-        return m;                                                                                                                 \
+#define DT_DEFINE_EXTREME(name, T, VT, VI, OP)                                                         \
+    static DT_MAYBE T name(const T *x, int64_t n, T m) {                                               \
+        enum { W = DT_VB / sizeof(T), K = 4 };                                                         \
+        int64_t i = 0;                                                                                 \
+        if (n >= K * W) {                                                                              \
+            VT a[K];                                                                                   \
+            for (int k = 0; k < K; k++) a[k] = *(const VT *)(x + k * W);                               \
+            for (; i + K * W <= n; i += K * W)                                                         \
+                for (int k = 0; k < K; k++) {                                                          \
+                    VT v = *(const VT *)(x + i + k * W);                                               \
+                    VI take = (VI)(v OP a[k]) | (VI)(v != v);                                          \
+                    a[k] = (VT)(((VI)v & take) | ((VI)a[k] & ~take));                                  \
+                }                                                                                      \
+            for (int k = 0; k < K; k++)                                                                \
+                for (int l = 0; l < (int)W; l++) m = a[k][l] OP m || a[k][l] != a[k][l] ? a[k][l] : m; \
+        }                                                                                              \
+        for (; i < n; i++) m = x[i] OP m || x[i] != x[i] ? x[i] : m;                                   \
+        return m;                                                                                      \
     }
 DT_DEFINE_EXTREME(dt_lanes_max_f32, float, dt_vf, dt_vi, >)
 DT_DEFINE_EXTREME(dt_lanes_max_f64, double, dt_vd, dt_vl, >)

@@ -1,8 +1,8 @@
 /* Rows of negative log likelihood and cross-entropy with class indices, and their gradients.
  *
- * input (N, C, d…) or (C), target (N, d…) or (): one loss a target, before any mean or sum, and the weight that the row counts with. Cross-entropy
- * takes the maximum and the sum of exponentials while the row is in the cache and keeps only log-sum-exp for the backward pass, which is
- * softmax minus one-hot in one pass. A target outside [0, C) that is not ignore_index is a late error. */
+ * input (N, C, d…) or (C), target (N, d…) or (): one loss a target, before any mean or sum, and the weight that the row counts with.
+ * Cross-entropy takes the maximum and the sum of exponentials while the row is in the cache and keeps only log-sum-exp for the backward
+ * pass, which is softmax minus one-hot in one pass. A target outside [0, C) that is not ignore_index is a late error. */
 #include <stdatomic.h>
 
 #include "backend/cpu/isa/lanes.h"
@@ -51,8 +51,8 @@ static void classes(loss_job *j, int ndim, const int64_t *shape) {
 
 static dt_status finish(const loss_job *j) {
     if (!j->failed) return DT_OK;
-    return dt_fail(DT_E_INDEX, "Target %lld is out of bounds: it must be in [0, %lld), or ignore_index (%lld)", (long long)j->bad, (long long)j->n,
-                   (long long)j->ignore);
+    return dt_fail(DT_E_INDEX, "Target %lld is out of bounds: it must be in [0, %lld), or ignore_index (%lld)", (long long)j->bad,
+                   (long long)j->n, (long long)j->ignore);
 }
 
 static loss_job job_of(const dt_kctx *c) {
@@ -68,7 +68,8 @@ dt_status DT_ISA_FN(cross_entropy_rows)(const dt_kctx *c) {
     loss_job j = job_of(c);
     j.x = c->in[0].data, j.target = c->in[1].data, j.weight = c->in[2].data;
     classes(&j, c->in[0].ndim, c->in[0].shape);
-    dt_range_run(c->team, j.outer * j.per, j.n * (j.inner < DT_BLOCK ? j.inner : DT_BLOCK) * 2, c->in[0].dtype == DT_float64 ? ce_range_f64 : ce_range_f32, &j);
+    dt_range_run(c->team, j.outer * j.per, j.n * (j.inner < DT_BLOCK ? j.inner : DT_BLOCK) * 2,
+                 c->in[0].dtype == DT_float64 ? ce_range_f64 : ce_range_f32, &j);
     return finish(&j);
 }
 
@@ -82,7 +83,8 @@ dt_status DT_ISA_FN(cross_entropy_rows_backward)(const dt_kctx *c) {
     classes(&j, x->ndim, x->shape);
     j.sum_weight = (double)j.n;
     if (j.weight) j.sum_weight = f64 ? dt_lanes_sum_f64(w->data, j.n) : (double)dt_lanes_sum_f32(w->data, j.n);
-    dt_range_run(c->team, j.outer * j.per, j.n * (j.inner < DT_BLOCK ? j.inner : DT_BLOCK) * 2, f64 ? ce_back_range_f64 : ce_back_range_f32, &j);
+    dt_range_run(c->team, j.outer * j.per, j.n * (j.inner < DT_BLOCK ? j.inner : DT_BLOCK) * 2, f64 ? ce_back_range_f64 : ce_back_range_f32,
+                 &j);
     return finish(&j);
 }
 

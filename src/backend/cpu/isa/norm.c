@@ -3,8 +3,8 @@
  * Forward: y = (x - mean) rstd w + b; rstd = 1 / sqrt(var + eps), kept with the mean for the backward pass (rms: no mean).
  * Backward: gx row by row; the gradients of w and b are column sums taken in at most 16 blocks of rows, whose size depends on the problem
  * only, and folded in f64. 16-bit tensors arrive as f32 (infer asks for it) and are rounded once. */
-#include "backend/cpu/isa/lanes.h"
 #include "ops/norm.h"
+#include "backend/cpu/isa/lanes.h"
 
 typedef struct norm_job {
     const void *x, *g, *w, *b;
@@ -27,8 +27,15 @@ typedef struct norm_job {
 static dt_status forward(const dt_kctx *c, bool rms) {
     const dt_norm_attr *a = c->attr;
     const dt_view *x = &c->in[0];
-    norm_job j = {.x = x->data, .w = c->in[1].data, .b = rms ? NULL : c->in[2].data, .mean = rms ? NULL : c->out[1].data,
-                  .rstd = c->out[rms ? 1 : 2].data, .y = c->out[0].data, .y_dtype = c->out[0].dtype, .eps = a->eps, .rms = rms};
+    norm_job j = {.x = x->data,
+                  .w = c->in[1].data,
+                  .b = rms ? NULL : c->in[2].data,
+                  .mean = rms ? NULL : c->out[1].data,
+                  .rstd = c->out[rms ? 1 : 2].data,
+                  .y = c->out[0].data,
+                  .y_dtype = c->out[0].dtype,
+                  .eps = a->eps,
+                  .rms = rms};
     j.rows = dt_norm_rows(x, a->normalized_shape.n, &j.n);
     j.ysize = (int64_t)dt_dtype_size(j.y_dtype);
     j.direct = j.y_dtype == x->dtype;
@@ -41,9 +48,18 @@ static dt_status backward(const dt_kctx *c, bool rms) {
     const dt_norm_attr *a = c->attr;
     const dt_view *x = &c->in[1];
     bool f64 = x->dtype == DT_float64;
-    norm_job j = {.g = c->in[0].data, .x = x->data, .mean = rms ? NULL : c->in[2].data, .rstd = c->in[rms ? 2 : 3].data, .w = c->in[rms ? 3 : 4].data,
-                  .y = c->out[0].data, .gw = c->out[1].data, .gb = rms ? NULL : c->out[2].data, .part = c->scratch,
-                  .y_dtype = c->out[0].dtype, .g_dtype = c->out[1].dtype, .rms = rms};
+    norm_job j = {.g = c->in[0].data,
+                  .x = x->data,
+                  .mean = rms ? NULL : c->in[2].data,
+                  .rstd = c->in[rms ? 2 : 3].data,
+                  .w = c->in[rms ? 3 : 4].data,
+                  .y = c->out[0].data,
+                  .gw = c->out[1].data,
+                  .gb = rms ? NULL : c->out[2].data,
+                  .part = c->scratch,
+                  .y_dtype = c->out[0].dtype,
+                  .g_dtype = c->out[1].dtype,
+                  .rms = rms};
     j.rows = dt_norm_rows(x, a->normalized_shape.n, &j.n);
     j.block = dt_norm_block(j.rows);
     j.ysize = (int64_t)dt_dtype_size(j.y_dtype);

@@ -3,8 +3,8 @@
  * One driver walks a dt_reduce_plan (ops/reduce.h): rows (each output reduces a line of memory), columns (neighbouring outputs reduce
  * together) or, for few outputs, segments combined in order. f32 works in f32 lanes and folds into f64; 16-bit floats are converted to
  * f32 in blocks; integers and bool work in int64. An empty reduction gives the identity, so an empty shard does no harm. */
-#include "backend/cpu/isa/lanes.h"
 #include "ops/reduce.h"
+#include "backend/cpu/isa/lanes.h"
 
 typedef enum red_kind { RED_SUM, RED_PROD, RED_MAX, RED_MIN, RED_NONZERO } red_kind;
 
@@ -92,7 +92,13 @@ static void put_acc_f64(void *dst, dt_dtype t, double *acc, int64_t n) { dt_stor
 static dt_status reduce(const dt_kctx *c, red_kind kind, bool mean) {
     const dt_reduce_attr *a = c->attr;
     const dt_view *in = &c->in[0];
-    red_job j = {.kind = kind, .mean = mean, .dtype = in->dtype, .esize = (int64_t)dt_dtype_size(in->dtype), .data = in->data, .out = c->out, .scratch = c->scratch};
+    red_job j = {.kind = kind,
+                 .mean = mean,
+                 .dtype = in->dtype,
+                 .esize = (int64_t)dt_dtype_size(in->dtype),
+                 .data = in->data,
+                 .out = c->out,
+                 .scratch = c->scratch};
     dt_reduce_plan_make(in, &a->dim, &j.plan);
     if (j.plan.outs == 0) return DT_OK;
     if (mean) j.count = dt_reduce_count(c->in_place, in->ndim, &a->dim);

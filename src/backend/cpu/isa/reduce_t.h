@@ -1,4 +1,5 @@
-/* The reductions of reduce.c for one working type. Included with T (element), A (accumulator), LOWEST, HIGHEST, IS_NAN and S (suffix) defined. No include guard. */
+/* The reductions of reduce.c for one working type. Included with T (element), A (accumulator), LOWEST, HIGHEST, IS_NAN and S (suffix)
+ * defined. No include guard. */
 #define CAT_(a, b) a##_##b
 #define CAT(a, b) CAT_(a, b)
 #define F(name) CAT(name, S)

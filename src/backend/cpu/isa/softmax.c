@@ -1,7 +1,7 @@
 /* softmax, log_softmax and their gradients along one dimension of contiguous tensors.
  *
- * y = exp(x - max x) / sum exp(x - max x).  A row (the last dimension) is read three times while it lies in the cache; other dimensions go by
- * blocks of columns. infer asks for f32 inputs where they are 16 bits wide; the result is rounded once. */
+ * y = exp(x - max x) / sum exp(x - max x).  A row (the last dimension) is read three times while it lies in the cache; other dimensions
+ * go by blocks of columns. infer asks for f32 inputs where they are 16 bits wide; the result is rounded once. */
 #include "backend/cpu/isa/lanes.h"
 #include "ops/reduce.h"
 
@@ -27,8 +27,14 @@ typedef struct sm_job {
 
 static dt_status run(const dt_kctx *c, bool log, bool back) {
     const dt_dim_attr *a = c->attr;
-    sm_job j = {.r = dt_rows_of(&c->in[0], a->dim), .log = log, .out_dtype = c->out->dtype, .direct = c->out->dtype == c->in[0].dtype,
-                .osize = (int64_t)dt_dtype_size(c->out->dtype), .a = c->in[0].data, .b = back ? c->in[1].data : NULL, .out = c->out->data};
+    sm_job j = {.r = dt_rows_of(&c->in[0], a->dim),
+                .log = log,
+                .out_dtype = c->out->dtype,
+                .direct = c->out->dtype == c->in[0].dtype,
+                .osize = (int64_t)dt_dtype_size(c->out->dtype),
+                .a = c->in[0].data,
+                .b = back ? c->in[1].data : NULL,
+                .out = c->out->data};
     if (j.r.n == 0) return DT_OK;
     j.per = (j.r.inner + DT_BLOCK - 1) / DT_BLOCK;
     bool f64 = c->in[0].dtype == DT_float64;

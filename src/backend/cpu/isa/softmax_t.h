@@ -1,4 +1,5 @@
-/* softmax.c for one working type: T, VEXP, VLOG, S defined by the includer. Inputs are contiguous T; outputs any float dtype. No include guard. */
+/* softmax.c for one working type: T, VEXP, VLOG, S defined by the includer. Inputs are contiguous T; outputs any float dtype. No include
+ * guard. */
 #define CAT_(a, b) a##_##b
 #define CAT(a, b) CAT_(a, b)
 #define F(name) CAT(name, S)
