@@ -77,7 +77,7 @@ def each(fn, x):
     """x with fn applied to its arrays, in lists and tuples too."""
     if is_array(x) or isinstance(x, dt.Tensor):
         return fn(x)
-    if isinstance(x, list | tuple) and any(is_array(v) or isinstance(v, dt.Tensor) for v in x):
+    if isinstance(x, list | tuple) and leaves(x, (np.ndarray, dt.Tensor)):
         return type(x)(each(fn, v) for v in x)
     if isinstance(x, dict):
         return {k: each(fn, v) for k, v in x.items()}
