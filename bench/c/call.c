@@ -1,6 +1,7 @@
 /* What does one call cost the client? Nanoseconds of dt_invoke of add on (1,) tensors, the call being cached; without and with recording.
  *
- *   cc -O2 -I include -I src … ; or: meson compile, then build/bench_call. The engine runs beside it, as in a program. */
+ * Build: gcc -O2 -std=gnu17 -D_GNU_SOURCE -DDT_INTERNAL -Iinclude -Isrc -Ibuild/src bench/c/call.c -Wl,--whole-archive \
+ *        build/src/libdtorch_core.a -Wl,--no-whole-archive -lm -ldl -lpthread. The engine runs beside it, as in a program. */
 #include <stdio.h>
 
 #include "base/ring.h"
