@@ -9,10 +9,14 @@ const char *dt_error(void) { return dt_error_message(); }
 dt_tensor *dt_keep(dt_tensor *t) { return t ? dt_tensor_ref(t) : NULL; }
 void dt_release(dt_tensor *t) { dt_tensor_unref(t); }
 
-int dt_ndim(const dt_tensor *t) { return dt_tensor_meta(t)->ndim; }
-const int64_t *dt_shape(const dt_tensor *t) { return dt_tensor_meta(t)->shape; }
-int64_t dt_numel(const dt_tensor *t) { return dt_tensor_meta(t)->numel; }
-int dt_dtype_of(const dt_tensor *t) { return dt_tensor_meta(t)->dtype; }
+/* NULL, what a failed call returns, is as a tensor without elements. */
+int dt_ndim(const dt_tensor *t) { return t ? dt_tensor_meta(t)->ndim : 0; }
+const int64_t *dt_shape(const dt_tensor *t) {
+    static const int64_t none[DT_MAX_DIM];
+    return t ? dt_tensor_meta(t)->shape : none;
+}
+int64_t dt_numel(const dt_tensor *t) { return t ? dt_tensor_meta(t)->numel : 0; }
+int dt_dtype_of(const dt_tensor *t) { return t ? dt_tensor_meta(t)->dtype : DT_DTYPE_NONE; }
 
 static dt_status from_host(const void *data, int dtype, dt_dims shape, dt_tensor **out) {
     if (dtype < 0 || dtype >= DT_DTYPE_COUNT) return dt_fail(DT_E_TYPE, "dt_from_host: dtype %d does not exist", dtype);
@@ -22,6 +26,7 @@ static dt_status from_host(const void *data, int dtype, dt_dims shape, dt_tensor
     const dt_meta *meta;
     DT_TRY(dt_meta_intern(&type, NULL, NULL, &meta)); /* checks the sizes */
     size_t bytes = (size_t)meta->numel * dt_dtype_size((dt_dtype)dtype);
+    if (bytes && !data) return dt_fail(DT_E_VALUE, "dt_from_host: data is NULL");
     dt_hostbuf *buf;
     DT_TRY(dt_hostbuf_new(bytes, &buf));
     if (bytes) memcpy(buf->data, data, bytes);
@@ -30,7 +35,7 @@ static dt_status from_host(const void *data, int dtype, dt_dims shape, dt_tensor
 
 dt_tensor *dt_from_host(dt_scope *s, const void *data, int dtype, dt_dims shape) {
     dt_tensor *t = NULL;
-    if (s->status) return NULL;
+    if (!s || s->status) return NULL;
     dt_status r = from_host(data, dtype, shape, &t);
     if (r) dt_scope_fail(s, r);
     return r ? NULL : dt_scope_own(s, t);
@@ -78,10 +83,10 @@ int dt_synchronize(void) {
 void dt_requires_grad_set(dt_tensor *t, bool on) {
     if (t && dt_tensor_requires_grad_set(t, on)) return; /* dt_error has the reason */
 }
-bool dt_requires_grad(const dt_tensor *t) { return dt_tensor_requires_grad(t); }
-dt_tensor *dt_grad_of(const dt_tensor *t) { return dt_tensor_grad(t); }
+bool dt_requires_grad(const dt_tensor *t) { return t && dt_tensor_requires_grad(t); }
+dt_tensor *dt_grad_of(const dt_tensor *t) { return t ? dt_tensor_grad(t) : NULL; }
 void dt_grad_clear(dt_tensor *t) {
-    if (dt_tensor_grad_set(t, NULL)) return; /* clearing cannot fail */
+    if (t && dt_tensor_grad_set(t, NULL)) return; /* clearing cannot fail */
 }
 
 int dt_backward(dt_tensor *loss, dt_tensor *gradient, bool retain_graph, bool create_graph) {
@@ -97,6 +102,10 @@ void dt_manual_seed(uint64_t seed) { dt_generator_default()->state = (dt_gen_sta
 /* ---- distribution ---- */
 const struct dt_mesh *dt_mesh_cpu(int ndim, const int64_t *dims, const char *const *names) {
     int64_t n = 1;
+    if (ndim < 0 || ndim > DT_MAX_MESH_DIM || (ndim && !dims)) {
+        (void)dt_fail(DT_E_VALUE, "dt_mesh_cpu: %d dimensions; a mesh has 0 to %d", ndim, DT_MAX_MESH_DIM);
+        return NULL;
+    }
     for (int i = 0; i < ndim; i++) {
         if (dims[i] < 1 || dims[i] > DT_MAX_DEVICES || (n *= dims[i]) > DT_MAX_DEVICES) {
             (void)dt_fail(DT_E_VALUE, "dt_mesh_cpu: size %lld of dimension %d; a mesh has 1 to %d devices", (long long)dims[i], i, DT_MAX_DEVICES);
@@ -134,9 +143,9 @@ static dt_status parse_placements(const char *text, const dt_mesh *mesh, dt_plac
 }
 
 dt_tensor *dt_distribute(dt_scope *s, dt_tensor *t, const struct dt_mesh *mesh, const char *placements) {
-    if (s->status || !t) return NULL;
+    if (!s || s->status || !t) return NULL;
     dt_placement p[DT_MAX_MESH_DIM] = {{0}};
-    dt_status r = mesh ? parse_placements(placements, mesh, p) : dt_fail(DT_E_VALUE, "dt_distribute: the mesh is NULL");
+    dt_status r = mesh && placements ? parse_placements(placements, mesh, p) : dt_fail(DT_E_VALUE, "dt_distribute: the mesh or the placements are NULL");
     const dt_meta *m;
     if (!r) r = dt_meta_with_spec(dt_tensor_meta(t), mesh, p, &m); /* negative dimensions are wrapped there */
     if (r) {

@@ -34,10 +34,21 @@ static bool hooks_remove(dt_hooks *h, uint64_t id) {
     return false;
 }
 
-/* Runs hooks in order, then hands the gradient to those who retain it. A hook may add or remove hooks while it runs: the list is re-read. */
-dt_status dt_hooks_run(dt_hooks *h, uint32_t nr, dt_tensor **grad) {
+/* The first hook added after `last`; ids grow, and entries stand in the order of their ids. */
+static dt_hook_entry *hook_after(dt_hooks *h, uint64_t last) {
     for (int i = 0; i < h->n; i++)
-        if (h->v[i].nr == nr && !h->v[i].retain) DT_TRY(h->v[i].hook.fn(h->v[i].hook.ctx, grad));
+        if (!h->v[i].retain && h->v[i].id > last) return &h->v[i];
+    return NULL;
+}
+
+/* Runs hooks in order, then hands the gradient to those who retain it. A hook may add or remove hooks while it runs, itself too. */
+dt_status dt_hooks_run(dt_hooks *h, uint32_t nr, dt_tensor **grad) {
+    uint64_t end = dt_c.hook_id; /* those added meanwhile wait for the next pass */
+    for (dt_hook_entry *e = hook_after(h, 0); e && e->id <= end;) {
+        uint64_t id = e->id;
+        if (e->nr == nr) DT_TRY(e->hook.fn(e->hook.ctx, grad));
+        e = hook_after(h, id);
+    }
     for (int i = 0; i < h->n; i++) {
         dt_tensor *t = h->v[i].retain;
         if (h->v[i].nr != nr || !t || !t->leaf) continue;
@@ -92,11 +103,11 @@ void dt_tensor_hook_remove(dt_tensor *t, uint64_t handle) {
 static void retain_drop(dt_tensor *t) {
     dt_grad_node *n = t->leaf->retain_node;
     if (!n) return;
-    for (int i = 0; n->hooks && i < n->hooks->n; i++)
-        if (n->hooks->v[i].retain == t) {
-            n->hooks->v[i--] = n->hooks->v[n->hooks->n - 1];
-            n->hooks->n--;
-        }
+    dt_hooks *h = n->hooks;
+    int kept = 0;
+    for (int i = 0; h && i < h->n; i++)
+        if (h->v[i].retain != t) h->v[kept++] = h->v[i];
+    if (h) h->n = kept;
     t->leaf->retain_node = NULL;
     dt_grad_node_unref(n);
 }

@@ -38,12 +38,13 @@ void dt_scope_free(dt_scope *s) {
 }
 
 void dt_scope_clear(dt_scope *s) {
+    if (!s) return;
     release(s);
     dt_arena_reset(&s->arena);
     s->status = DT_OK;
 }
 
-int dt_scope_status(dt_scope *s) { return (int)s->status; }
+int dt_scope_status(dt_scope *s) { return s ? (int)s->status : (int)DT_E_NOMEM; } /* dt_scope_new found no memory */
 
 void dt_scope_fail(dt_scope *s, dt_status status) {
     if (!s->status) s->status = status;

@@ -11,7 +11,9 @@ static dt_status callback_failed(const char *what) { return dt_fail(DT_E_CALLBAC
 
 static dt_status hook_run(void *ctx, dt_tensor **grad) {
     PyObject *g = dt_py_wrap(dt_tensor_ref(*grad));
+    Py_INCREF(ctx); /* the hook may remove itself */
     PyObject *r = g ? PyObject_CallOneArg(ctx, g) : NULL;
+    Py_DECREF((PyObject *)ctx);
     Py_XDECREF(g);
     if (!r) return callback_failed("a gradient hook");
     dt_status s = DT_OK;

@@ -196,6 +196,29 @@ TEST(hooks) {
     dt_scope_free(s);
 }
 
+static dt_tensor *self_tensor;
+static uint64_t self_handle;
+static dt_status removes_itself(void *ctx, dt_tensor **grad) {
+    dt_tensor_hook_remove(self_tensor, self_handle);
+    return DT_OK;
+}
+
+TEST(hook_removes_itself) {
+    dt_scope *s = dt_scope_new();
+    int n = 0;
+    uint64_t second;
+    dt_tensor *x = LEAF(s, 1, 2), *y = dt_mul(s, x, 3);
+    self_tensor = x;
+    REQUIRE_OK(dt_tensor_hook_add(x, (dt_hook){removes_itself, NULL, NULL}, &self_handle));
+    REQUIRE_OK(dt_tensor_hook_add(x, (dt_hook){doubled, NULL, &n}, &second));
+    CHECK_OK(backward_ones(s, y, true, false));
+    CHECK_INT(n, 1);
+    CHECK_OK(backward_ones(s, y, false, false));
+    CHECK_INT(n, 2);
+    CHECK_VEC(dt_grad_of(x), 12, 12);
+    dt_scope_free(s);
+}
+
 TEST(broadcast_and_cast) {
     dt_scope *s = dt_scope_new();
     dt_tensor *x = LEAF(s, 2), *y = dt_from_host(s, (double[]){1, 2, 3}, DT_float64, DT_DIMS(3));
