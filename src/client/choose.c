@@ -22,7 +22,8 @@ static double move_cost(dt_placement from, dt_placement to, double bytes, double
     if (dt_placement_equal(from, to)) return 0;
     if (n == 1) return 0.5; /* nothing moves, but what was said of the placement should stay said */
     double part = bytes * (n - 1) / n;
-    if (from.kind == DT_REPLICATE) return 1 + bytes * 1e-3; /* a slice, or zeros on all but one: local */
+    /* Replicate to Partial is local too, but a Partial result is summed up by each of its readers: one sum now is no dearer. */
+    if (from.kind == DT_REPLICATE) return to.kind == DT_PARTIAL ? LATENCY + 2 * part + 1 : 1 + bytes * 1e-3; /* else a slice */
     *communicates = true;
     if (from.kind == DT_PARTIAL) return LATENCY + (to.kind != DT_SHARD ? 2 * part : sharded ? part : 2 * part + 1);
     return LATENCY + (to.kind == DT_SHARD ? part / n : part);
