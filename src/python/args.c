@@ -45,7 +45,7 @@ static int wrong_type(const py_sig *s, int i, int pos, PyObject *o, bool explain
 }
 
 static int set_ints(const dt_param *q, PyObject *const *items, Py_ssize_t n, PyObject *seq, py_parse *p, dt_arg *a) {
-    if (p->n_ints == 4) return 0;
+    if (p->n_ints == (int)(sizeof p->ints / sizeof p->ints[0])) return 0;
     int64_t *v = p->ints[p->n_ints];
     int count = 0, r = 1;
     if (seq) {

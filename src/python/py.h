@@ -98,7 +98,7 @@ typedef struct py_parse {
     dt_tensor **list; /* list_inline or allocated */
     PyObject *out, *device, *mesh, *placements; /* borrowed keyword arguments; NULL = not given */
     bool requires_grad;
-    int64_t ints[4][DT_MAX_INTS];
+    int64_t ints[5][DT_MAX_INTS]; /* fold has five */
     dt_tensor *list_inline[DT_PY_LIST_INLINE];
 } py_parse;
 int dt_py_sig_init(py_sig *s, const dt_op *op);

@@ -5,6 +5,7 @@ from __future__ import annotations
 import dtorch
 import dtorch.nn.functional as F
 from dtorch._C import _nn
+from dtorch.nn.functional._resample import antialiased
 
 __all__ = [
     "adaptive_avg_pool2d",
@@ -196,6 +197,7 @@ def interpolate(input, size=None, scale_factor=None, mode="nearest", align_corne
     """Resample (N, C, ...) to `size`, or by `scale_factor`.
 
     `mode` is "nearest", "nearest-exact", "linear" (3-D), "bilinear", "bicubic" (4-D), "trilinear" (5-D) or "area".
+    `antialias` (bilinear and bicubic) averages over all that an output pixel covers.
     """
     n = input.dim() - 2
     if n not in (1, 2, 3):
@@ -208,8 +210,8 @@ def interpolate(input, size=None, scale_factor=None, mode="nearest", align_corne
         raise NotImplementedError(f"interpolate: mode '{mode}' is not one of nearest, nearest-exact, area, {', '.join(_RANKS)}")
     if align_corners is not None and mode not in _RANKS:
         raise ValueError("align_corners option can only be set with the interpolating modes: linear | bilinear | bicubic | trilinear")
-    if antialias:
-        raise NotImplementedError("interpolate: antialias=True")
+    if antialias and mode not in ("bilinear", "bicubic"):
+        raise ValueError("Anti-alias option is restricted to bilinear and bicubic modes and requires a 4-D tensor as input")
     factors = [None] * n
     if scale_factor is not None:
         factors = [float(f) for f in _ntuple(scale_factor, n, "scale_factor")]
@@ -223,6 +225,8 @@ def interpolate(input, size=None, scale_factor=None, mode="nearest", align_corne
     if mode == "area":
         return (_nn.adaptive_avg_pool1d, adaptive_avg_pool2d, adaptive_avg_pool3d)[n - 1](input, tuple(size))
     kind = mode if mode.startswith("nearest") else "cubic" if mode == "bicubic" else "linear"
+    if antialias:
+        return antialiased(input, size, kind, bool(align_corners), factors)
     return dtorch._C._ops._resample(input, tuple(size), kind, bool(align_corners), *factors)
 
 
