@@ -146,7 +146,7 @@ _LAZY = {
     "autograd": None, "backends": None, "cuda": None, "distributed": None, "futures": None, "io": None, "linalg": None, "nn": None, "optim": None,
     "random": None, "return_types": None, "safetensors": None, "special": None, "utils": None, "version": None,
 }  # fmt: skip
-_FROM = {"load": "io", "save": "io"}
+_FROM = {"load": "io", "save": "io", "host_call": "_host"}
 
 
 def _legacy(name, kind):

@@ -240,6 +240,7 @@ static PyMethodDef functions[] = {
     {"set_memory_limit", set_memory_limit, METH_VARARGS, "set_memory_limit(device, bytes): what the device may hold; None: no limit."},
     {"_comm_entries", comm_entries, METH_NOARGS, NULL},
     {"_comm_reset", comm_reset, METH_NOARGS, NULL},
+    {"_host_call", dt_py_host_call, METH_VARARGS, "_host_call(fn, inputs, types): see dtorch.host_call."},
     {"_engine_stats", engine_stats, METH_NOARGS, "Counters of the engine: nodes, plans built and found, programs run, interned calls."},
     {0},
 };

@@ -146,6 +146,9 @@ static inline void dt_py_args_init(dt_args *a) { memset(a, 0, sizeof *a); }
 dt_tensor *dt_py_cast(dt_tensor *t, dt_dtype dtype);
 dt_tensor *dt_py_redistribute(dt_tensor *t, const dt_spec *spec);
 
+/* ---- hostcall.c ---- */
+PyObject *dt_py_host_call(PyObject *module, PyObject *args);
+
 /* ---- index.c ---- */
 PyObject *dt_py_index_get(PyObject *self, PyObject *key);
 int dt_py_index_set(PyObject *self, PyObject *key, PyObject *value);
