@@ -12,16 +12,31 @@ typedef struct sort_job {
     dt_rows r;
     dt_dtype dtype;
     int64_t esize, slots, k;
-    bool descending;
+    bool descending, only_first; /* only_first: finish looks at the first k only */
     void (*finish)(const struct sort_job *j, const dt_pair *p, int64_t o, int64_t col);
 } sort_job;
 
+/* f32 needs only 32 bits of key: half the passes. */
+static uint64_t key_f32(float f) {
+    union {
+        float f;
+        uint32_t u;
+    } v = {f};
+    if (f != f) return UINT64_MAX;
+    if (f == 0) return 1u << 31;
+    return v.u >> 31 ? (uint32_t)~v.u : v.u | 1u << 31;
+}
+
 static uint64_t key_of(dt_dtype t, const void *p) {
-    if (!dt_dtype_is_float(t)) return (uint64_t)dt_element_get_i64(t, p) ^ 1ull << 63;
+    if (t == DT_float32) return key_f32(*(const float *)p);
+    if (t == DT_bfloat16) return key_f32(dt_bf16_to_f32(*(const uint16_t *)p));
+    if (t == DT_float16) return key_f32(dt_f16_to_f32(*(const uint16_t *)p));
+    if (t == DT_int64) return (uint64_t)*(const int64_t *)p ^ 1ull << 63;
+    if (t != DT_float64) return (uint64_t)dt_element_get_i64(t, p) ^ 1ull << 63;
     union {
         double f;
         uint64_t u;
-    } v = {dt_element_get_f64(t, p)};
+    } v = {*(const double *)p};
     if (v.f != v.f) return UINT64_MAX;
     if (v.f == 0) return 1ull << 63;
     return v.u >> 63 ? ~v.u : v.u | 1ull << 63;
@@ -56,24 +71,53 @@ static dt_pair *sort_pairs(dt_pair *p, dt_pair *t, int64_t n) {
     return p;
 }
 
+/* The first k of the sorted row, without sorting all of it: elements below the k-th so far wait in a buffer of `room` pairs (at most n), which is
+ * sorted and cut to k whenever it is full. Later elements equal to the k-th lose, as they would in a stable sort. */
+static dt_pair *select_first(const sort_job *j, const char *x, dt_pair *p, dt_pair *t, int64_t room) {
+    int64_t n = j->r.n, step = j->r.inner * j->esize, count = 0, k = j->k;
+    uint64_t flip = j->descending ? UINT64_MAX : 0, limit = UINT64_MAX;
+    bool full = false; /* has limit been set: until then everything enters */
+    for (int64_t i = 0; i < n; i++) {
+        uint64_t key = key_of(j->dtype, x + i * step) ^ flip;
+        if (full && key >= limit) continue;
+        p[count++] = (dt_pair){key, i};
+        if (count < room) continue;
+        dt_pair *sorted = sort_pairs(p, t, count);
+        if (sorted != p) t = p, p = sorted;
+        count = k;
+        limit = p[k - 1].key;
+        full = true;
+    }
+    return sort_pairs(p, t, count);
+}
+
 static void slot(void *arg, int64_t s) {
     const sort_job *j = arg;
-    int64_t n = j->r.n, inner = j->r.inner, rows = j->r.outer * inner;
+    int64_t n = j->r.n, inner = j->r.inner, rows = j->r.outer * inner, room = 4 * j->k < 256 ? 256 : 4 * j->k;
+    uint64_t flip = j->descending ? UINT64_MAX : 0;
     dt_pair *p = (dt_pair *)j->c->scratch + s * 2 * n;
-    const char *x = j->c->in[0].data;
     for (int64_t row = s; row < rows; row += j->slots) {
         int64_t o = row / inner, col = row % inner;
-        for (int64_t i = 0; i < n; i++) {
-            uint64_t key = key_of(j->dtype, x + ((o * n + i) * inner + col) * j->esize);
-            p[i] = (dt_pair){j->descending ? ~key : key, i};
+        const char *x = (const char *)j->c->in[0].data + (o * n * inner + col) * j->esize;
+        if (j->only_first && room < n) {
+            j->finish(j, select_first(j, x, p, p + n, room), o, col);
+            continue;
         }
+        for (int64_t i = 0; i < n; i++) p[i] = (dt_pair){key_of(j->dtype, x + i * inner * j->esize) ^ flip, i};
         j->finish(j, sort_pairs(p, p + n, n), o, col);
     }
 }
 
-static dt_status run(const dt_kctx *c, bool descending, int64_t k, void (*finish)(const sort_job *, const dt_pair *, int64_t, int64_t)) {
+static dt_status run(const dt_kctx *c, bool descending, bool only_first, int64_t k,
+                     void (*finish)(const sort_job *, const dt_pair *, int64_t, int64_t)) {
     const dt_sort_attr *a = c->attr;
-    sort_job j = {.c = c, .r = dt_rows_of(&c->in[0], a->dim), .dtype = c->in[0].dtype, .k = k, .descending = descending, .finish = finish};
+    sort_job j = {.c = c,
+                  .r = dt_rows_of(&c->in[0], a->dim),
+                  .dtype = c->in[0].dtype,
+                  .k = k,
+                  .descending = descending,
+                  .only_first = only_first && k > 0,
+                  .finish = finish};
     j.esize = (int64_t)dt_dtype_size(j.dtype);
     j.slots = dt_sort_slots(j.r.outer * j.r.inner, j.r.n);
     if (dt_view_numel(&c->in[0]) == 0) return DT_OK;
@@ -120,13 +164,13 @@ DT_CPU_KERNEL(nanmedian);
 DT_CPU_KERNEL(mode);
 DT_CPU_KERNEL(sort) {
     const dt_sort_attr *a = c->attr;
-    return run(c, a->descending, dt_rows_of(&c->in[0], a->dim).n, first_k);
+    return run(c, a->descending, false, dt_rows_of(&c->in[0], a->dim).n, first_k);
 }
 DT_CPU_KERNEL(topk) {
     const dt_sort_attr *a = c->attr;
-    return run(c, a->largest, a->k, first_k);
+    return run(c, a->largest, true, a->k, first_k);
 }
-DT_CPU_KERNEL(kthvalue) { return run(c, false, ((const dt_sort_attr *)c->attr)->k, kth); }
-DT_CPU_KERNEL(median) { return run(c, false, 1, median); }
-DT_CPU_KERNEL(nanmedian) { return run(c, false, 1, nanmedian); }
-DT_CPU_KERNEL(mode) { return run(c, false, 1, mode); }
+DT_CPU_KERNEL(kthvalue) { return run(c, false, true, ((const dt_sort_attr *)c->attr)->k, kth); }
+DT_CPU_KERNEL(median) { return run(c, false, false, 1, median); }
+DT_CPU_KERNEL(nanmedian) { return run(c, false, false, 1, nanmedian); }
+DT_CPU_KERNEL(mode) { return run(c, false, false, 1, mode); }
