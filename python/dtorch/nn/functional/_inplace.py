@@ -1,4 +1,4 @@
-"""Activations with the option to work in place: each chooses between the engine's operator and its in-place form."""
+"""Wrappers of operators of the same name: options that PyTorch has and the operator does not, as working in place."""
 
 from __future__ import annotations
 
@@ -12,6 +12,7 @@ __all__ = [
     "celu",
     "dropout",
     "elu",
+    "embedding",
     "hardsigmoid",
     "hardswish",
     "hardtanh",
@@ -126,3 +127,22 @@ def softmin(input, dim=None, _stacklevel=3, dtype=None):
 def log_softmax(input, dim=None, _stacklevel=3, dtype=None):
     """``log(softmax(x))`` along `dim`; `dtype` converts first."""
     return dtorch.log_softmax(input, _dim("log_softmax", input, dim, _stacklevel), dtype=dtype)
+
+
+def _renormalize(weight, input, max_norm, norm_type):
+    """Scale the rows of `weight` that `input` names and whose norm is above `max_norm` down to it, in place."""
+    with dtorch.no_grad():
+        norm = weight.norm(norm_type, 1, keepdim=True)
+        named = dtorch.zeros_like(norm).index_fill(0, input.reshape(-1), 1.0)
+        scale = dtorch.where((named > 0) & (norm > max_norm), max_norm / (norm + 1e-7), dtorch.ones_like(norm))
+        weight.mul_(scale)
+
+
+def embedding(input, weight, padding_idx=None, max_norm=None, norm_type=2.0, scale_grad_by_freq=False, sparse=False):
+    """Rows of `weight` (V, D) by index: (...) -> (..., D). The row `padding_idx` gets no gradient.
+
+    With `max_norm`, rows with a larger `norm_type`-norm are first scaled down to it, in `weight` itself. Gradients are dense: `sparse` must be False.
+    """
+    if max_norm is not None:
+        _renormalize(weight, input, max_norm, norm_type)
+    return _nn.embedding(input, weight, padding_idx, None, 2.0, scale_grad_by_freq, sparse)

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
-import dtorch
 import numpy as np
+
+import dtorch
 from dtorch import Tensor
 
 __all__ = ["default_collate", "default_convert"]
