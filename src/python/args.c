@@ -68,6 +68,7 @@ static int set_ints(const dt_param *q, PyObject *const *items, Py_ssize_t n, PyO
 }
 
 static int set_tensors(const dt_param *q, PyObject *const *items, Py_ssize_t n, py_parse *p, dt_arg *a) {
+    if (p->n_list) return 0; /* one list per operator */
     if (n > DT_PY_LIST_INLINE) {
         dt_tensor **list = dt_malloc(sizeof *list * (size_t)n);
         if (!list) {
@@ -77,9 +78,10 @@ static int set_tensors(const dt_param *q, PyObject *const *items, Py_ssize_t n, 
         if (p->list != p->list_inline) dt_free(p->list);
         p->list = list;
     }
-    for (Py_ssize_t i = 0; i < n; i++) {
+    /* References of our own: another thread may change the user's list while a call waits for room. */
+    for (Py_ssize_t i = 0; i < n; i++, p->n_list++) {
         if (dt_py_is_tensor(items[i]))
-            p->list[i] = dt_py_tensor_of(items[i]);
+            p->list[i] = dt_tensor_ref(dt_py_tensor_of(items[i]));
         else if (items[i] == Py_None && q->optional)
             p->list[i] = NULL;
         else
@@ -272,7 +274,7 @@ int dt_py_parse(const py_sig *s, bool method, PyObject *const *args, Py_ssize_t 
     memset(p->args.a, 0, sizeof *p->args.a * (size_t)s->info->n_params);
     p->args.spec = NULL;
     p->args.generator = NULL;
-    p->n_ints = 0;
+    p->n_ints = p->n_list = 0;
     p->list = p->list_inline;
     p->out = p->device = p->mesh = p->placements = NULL;
     p->requires_grad = false;
@@ -286,6 +288,9 @@ int dt_py_parse(const py_sig *s, bool method, PyObject *const *args, Py_ssize_t 
 }
 
 void dt_py_parse_fini(py_parse *p) {
+    for (int i = 0; i < p->n_list; i++)
+        if (p->list[i]) dt_tensor_unref(p->list[i]);
+    p->n_list = 0;
     if (p->list != p->list_inline) dt_free(p->list);
     p->list = p->list_inline;
 }

@@ -94,8 +94,8 @@ typedef struct py_sig { /* one overload */
 enum { DT_PY_LIST_INLINE = 16 };
 typedef struct py_parse {
     dt_args args;
-    int n_ints;
-    dt_tensor **list; /* list_inline or allocated */
+    int n_ints, n_list;
+    dt_tensor **list; /* list_inline or allocated; references, n_list */
     PyObject *out, *device, *mesh, *placements; /* borrowed keyword arguments; NULL = not given */
     bool requires_grad;
     int64_t ints[5][DT_MAX_INTS]; /* fold has five */
