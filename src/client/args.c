@@ -5,14 +5,16 @@
 #include "client/internal.h"
 
 static const char *const kind_names[] = {"NoneType", "Tensor", "list of Tensors", "float", "int", "bool", "tuple of ints", "str", "dtype"};
-static const char *const param_names[] = {"Tensor", "tuple of Tensors", "Tensor or number", "number", "int", "float", "bool", "str", "dtype", "tuple of ints", "Generator"};
+static const char *const param_names[] = {"Tensor", "tuple of Tensors", "Tensor or number", "number", "int", "float", "bool", "str",
+                                          "dtype",  "tuple of ints",    "Generator"};
 
 dt_status dt_arg_type_error(const dt_prep *p, int i, const dt_arg *a) {
     const dt_param *q = &p->info->param[i];
     if (a->kind == DT_ARG_NONE && !a->given)
         return dt_fail(DT_E_TYPE, "%s() missing required argument '%s' (%s)", p->info->base, q->name, param_names[q->kind]);
     const char *got = a->kind <= DT_ARG_DTYPE ? kind_names[a->kind] : "?";
-    return dt_fail(DT_E_TYPE, "%s(): argument '%s' must be %s%s, not %s", p->info->base, q->name, param_names[q->kind], q->optional ? " or None" : "", got);
+    return dt_fail(DT_E_TYPE, "%s(): argument '%s' must be %s%s, not %s", p->info->base, q->name, param_names[q->kind],
+                   q->optional ? " or None" : "", got);
 }
 
 /* Does the default's source text stand for a float? */
@@ -104,7 +106,8 @@ static void set_default(const dt_param *q, dt_arg *out) {
 static dt_status convert_ints(const dt_prep *p, int i, const dt_arg *a, dt_arg *out, int64_t *store) {
     const dt_param *q = &p->info->param[i];
     int n = a->kind == DT_ARG_INTS ? a->n : 1;
-    if (n > DT_MAX_INTS) return dt_fail(DT_E_VALUE, "%s(): argument '%s' has %d entries, at most %d are legal", p->info->base, q->name, n, DT_MAX_INTS);
+    if (n > DT_MAX_INTS)
+        return dt_fail(DT_E_VALUE, "%s(): argument '%s' has %d entries, at most %d are legal", p->info->base, q->name, n, DT_MAX_INTS);
     const int64_t *v = a->kind == DT_ARG_INTS ? a->ints : &a->i;
     if (n == 1 && q->repeat > 1) {
         for (int k = 0; k < q->repeat; k++) store[k] = v[0];
@@ -130,44 +133,29 @@ static dt_status convert(const dt_prep *p, int i, const dt_arg *a, dt_arg *out, 
     *out = *a;
     bool whole = a->kind == DT_ARG_INT || a->kind == DT_ARG_BOOL;
     switch (q->kind) {
-    case DT_PK_INT:
-        out->kind = DT_ARG_INT;
-        return whole ? DT_OK : dt_arg_type_error(p, i, a);
+    case DT_PK_INT: out->kind = DT_ARG_INT; return whole ? DT_OK : dt_arg_type_error(p, i, a);
     case DT_PK_FLOAT:
         out->kind = DT_ARG_FLOAT;
         if (whole) out->f = (double)a->i;
         return whole || a->kind == DT_ARG_FLOAT ? DT_OK : dt_arg_type_error(p, i, a);
-    case DT_PK_BOOL:
-        return a->kind == DT_ARG_BOOL ? DT_OK : dt_arg_type_error(p, i, a);
+    case DT_PK_BOOL: return a->kind == DT_ARG_BOOL ? DT_OK : dt_arg_type_error(p, i, a);
     case DT_PK_STR:
         if (a->kind != DT_ARG_STR) return dt_arg_type_error(p, i, a);
         out->s = dt_intern(a->s);
         return out->s ? DT_OK : dt_fail(DT_E_NOMEM, "%s(): out of host memory", p->info->base);
-    case DT_PK_DTYPE:
-        return a->kind == DT_ARG_DTYPE ? DT_OK : dt_arg_type_error(p, i, a);
-    default:
-        return whole || a->kind == DT_ARG_INTS ? convert_ints(p, i, a, out, store) : dt_arg_type_error(p, i, a);
+    case DT_PK_DTYPE: return a->kind == DT_ARG_DTYPE ? DT_OK : dt_arg_type_error(p, i, a);
+    default: return whole || a->kind == DT_ARG_INTS ? convert_ints(p, i, a, out, store) : dt_arg_type_error(p, i, a);
     }
 }
 
 static void put(const dt_param *q, const dt_arg *a, char *attr) {
     void *at = attr + q->offset;
     switch (q->kind) {
-    case DT_PK_INT:
-        *(int64_t *)at = a->i;
-        break;
-    case DT_PK_FLOAT:
-        *(double *)at = a->f;
-        break;
-    case DT_PK_BOOL:
-        *(bool *)at = a->i != 0;
-        break;
-    case DT_PK_STR:
-        *(const char **)at = a->kind == DT_ARG_NONE ? NULL : a->s;
-        break;
-    case DT_PK_DTYPE:
-        *(int32_t *)at = (int32_t)a->i;
-        break;
+    case DT_PK_INT: *(int64_t *)at = a->i; break;
+    case DT_PK_FLOAT: *(double *)at = a->f; break;
+    case DT_PK_BOOL: *(bool *)at = a->i != 0; break;
+    case DT_PK_STR: *(const char **)at = a->kind == DT_ARG_NONE ? NULL : a->s; break;
+    case DT_PK_DTYPE: *(int32_t *)at = (int32_t)a->i; break;
     default: {
         dt_ints *s = at;
         s->n = a->n;
@@ -191,8 +179,8 @@ dt_status dt_args_decode(const dt_prep *p, const dt_args *args, void *attr) {
 static dt_status check_input(const dt_prep *p, int i, const dt_arg *a) {
     const dt_param *q = &p->info->param[i];
     bool number = a->kind >= DT_ARG_FLOAT && a->kind <= DT_ARG_BOOL;
-    bool ok = a->kind == DT_ARG_NONE ? q->optional || q->has_default
-              : q->kind == DT_PK_TENSOR ? a->kind == DT_ARG_TENSOR
+    bool ok = a->kind == DT_ARG_NONE     ? q->optional || q->has_default
+              : q->kind == DT_PK_TENSOR  ? a->kind == DT_ARG_TENSOR
               : q->kind == DT_PK_TENSORS ? a->kind == DT_ARG_TENSORS
                                          : number || a->kind == DT_ARG_TENSOR;
     return ok ? DT_OK : dt_arg_type_error(p, i, a);

@@ -144,7 +144,8 @@ static dt_status save_all(dt_grad_node *n, const dt_call *c, dt_tensor **out) {
     for (uint32_t i = 0; i < c->n_in; i++) {
         if (!saves_in(c, i)) continue;
         if (dt_c.in_tensor[i]->cell->inference)
-            return dt_fail(DT_E_GRAD, "Inference tensors cannot be saved for backward. To work around you can make a clone to get a normal tensor and use it in autograd.");
+            return dt_fail(DT_E_GRAD, "Inference tensors cannot be saved for backward. To work around you can make a clone to get a normal "
+                                      "tensor and use it in autograd.");
         save(&s[n->n_slots++], i, dt_c.in_tensor[i]);
     }
     for (uint32_t i = 0; i < c->n_out && i < 16; i++)
@@ -199,11 +200,13 @@ static dt_status slot_check(const dt_grad_node *n, const dt_slot *s) {
     DT_STR(shape, 160);
     const dt_meta *m = s->val->meta;
     for (int i = 0; i < m->ndim; i++) dt_str_add(&shape, i ? ", %lld" : "%lld", (long long)m->shape[i]);
-    return dt_fail(DT_E_GRAD,
-                   "one of the variables needed for gradient computation has been modified by an inplace operation: [%s [%s]], which is %s %u of %s, is at version %u; "
-                   "expected version %u instead. Hint: the backtrace further above shows the operation that failed to compute its gradient.",
-                   dt_dtype_name((dt_dtype)m->dtype), shape.buf, s->index >= DT_SLOT_OUT ? "output" : "input", s->index % DT_SLOT_OUT, dt_grad_node_name(n),
-                   s->cell->version, s->version);
+    return dt_fail(
+        DT_E_GRAD,
+        "one of the variables needed for gradient computation has been modified by an inplace operation: [%s [%s]], which is %s %u of %s, "
+        "is at version %u; "
+        "expected version %u instead. Hint: the backtrace further above shows the operation that failed to compute its gradient.",
+        dt_dtype_name((dt_dtype)m->dtype), shape.buf, s->index >= DT_SLOT_OUT ? "output" : "input", s->index % DT_SLOT_OUT,
+        dt_grad_node_name(n), s->cell->version, s->version);
 }
 
 static dt_tensor *unpack(dt_grad *g, uint32_t index) {

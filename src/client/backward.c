@@ -19,7 +19,7 @@ typedef struct capture {
 typedef struct info {
     dt_grad_node *node; /* strong */
     uint32_t deps;
-    bool needed;  /* some input lies beyond */
+    bool needed; /* some input lies beyond */
     capture *captures;
     dt_tensor **grad; /* (n_out,) */
 } info;
@@ -168,7 +168,9 @@ dt_tensor *dt_grad_fit(dt_scope *s, dt_tensor *g, const dt_meta *m, bool leaf, c
             DT_STR(b, 200);
             dt_shape_print(k->ndim, k->shape, &a);
             dt_shape_print(m->ndim, m->shape, &b);
-            dt_scope_fail(s, dt_fail(DT_E_GRAD, "Function %s returned an invalid gradient at index %d - got %s but expected shape compatible with %s", who, index, a.buf, b.buf));
+            dt_scope_fail(s, dt_fail(DT_E_GRAD,
+                                     "Function %s returned an invalid gradient at index %d - got %s but expected shape compatible with %s",
+                                     who, index, a.buf, b.buf));
             return NULL;
         }
         g = dt_util_sum_to(s, g, m->ndim, m->shape);
@@ -185,9 +187,10 @@ dt_tensor *dt_grad_fit(dt_scope *s, dt_tensor *g, const dt_meta *m, bool leaf, c
 /* ---- running nodes ---- */
 enum { FEW = 16 };
 
-static const char *released_text = "Trying to backward through the graph a second time (or directly access saved tensors after they have already been freed). "
-                                   "Saved intermediate values of the graph are freed when you call .backward() or autograd.grad(). Specify retain_graph=True if "
-                                   "you need to backward through the graph a second time or if you need to access saved tensors after calling backward.";
+static const char *released_text =
+    "Trying to backward through the graph a second time (or directly access saved tensors after they have already been freed). "
+    "Saved intermediate values of the graph are freed when you call .backward() or autograd.grad(). Specify retain_graph=True if "
+    "you need to backward through the graph a second time or if you need to access saved tensors after calling backward.";
 
 /* gx[i]: borrowed from s or NULL. */
 static dt_status spread(const run *r, dt_scope *s, dt_grad_node *n, const bool *needs, dt_tensor *const *gx) {
@@ -327,7 +330,8 @@ static dt_status root_gradient(dt_scope *s, const dt_backward_args *a, int k, dt
         DT_STR(y, 200);
         dt_shape_print(dt_tensor_meta_fast(g)->ndim, dt_tensor_meta_fast(g)->shape, &x);
         dt_shape_print(m->ndim, m->shape, &y);
-        return dt_fail(DT_E_GRAD, "Mismatch in shape: grad_output[%d] has a shape of %s and output[%d] has a shape of %s.", k, x.buf, k, y.buf);
+        return dt_fail(DT_E_GRAD, "Mismatch in shape: grad_output[%d] has a shape of %s and output[%d] has a shape of %s.", k, x.buf, k,
+                       y.buf);
     }
     *out = dt_grad_fit(s, g, m, false, "backward", k);
     return s->status;
@@ -337,7 +341,8 @@ static dt_status add_roots(run *r, dt_scope *s) {
     for (int k = 0; k < r->a->n_roots; k++) {
         dt_tensor *t = r->a->roots[k], *g = NULL;
         DT_TRY(dt_tensor_fresh(t));
-        if (!dt_tensor_wants_grad(t)) return dt_fail(DT_E_GRAD, "element %d of tensors does not require grad and does not have a grad_fn", k);
+        if (!dt_tensor_wants_grad(t))
+            return dt_fail(DT_E_GRAD, "element %d of tensors does not require grad and does not have a grad_fn", k);
         DT_TRY(root_gradient(s, r->a, k, &g));
         dt_edge e;
         info *i;
@@ -375,7 +380,8 @@ static dt_status finish_inputs(run *r) {
         if (r->out[k]) {
             if (r->a->accumulate) DT_TRY(leaf_accumulate(r, r->a->inputs[k], r->out[k]));
         } else if (!r->a->allow_unused && !r->a->accumulate)
-            return dt_fail(DT_E_GRAD, "One of the differentiated Tensors appears to not have been used in the graph. Set allow_unused=True if this is the desired behavior.");
+            return dt_fail(DT_E_GRAD, "One of the differentiated Tensors appears to not have been used in the graph. Set allow_unused=True "
+                                      "if this is the desired behavior.");
     }
     return DT_OK;
 }

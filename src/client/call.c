@@ -20,16 +20,11 @@ static int bad(dt_status s) {
 /* Attribute words. Returns the place after the last word, or NULL on an error. */
 static uint64_t *encode_attr(const dt_prep *p, int i, const dt_arg *a, uint64_t *k) {
     switch (a->kind) {
-    case DT_ARG_NONE:
-        return k;
-    case DT_ARG_FLOAT:
-        memcpy(k, &a->f, 8);
-        return k + 1;
+    case DT_ARG_NONE: return k;
+    case DT_ARG_FLOAT: memcpy(k, &a->f, 8); return k + 1;
     case DT_ARG_INT:
     case DT_ARG_BOOL:
-    case DT_ARG_DTYPE:
-        *k = (uint64_t)a->i;
-        return k + 1;
+    case DT_ARG_DTYPE: *k = (uint64_t)a->i; return k + 1;
     case DT_ARG_STR:
         *k = (uint64_t)(uintptr_t)dt_intern(a->s);
         if (!*k) bad(dt_fail(DT_E_NOMEM, "%s(): out of host memory", p->info->base));
@@ -43,9 +38,7 @@ static uint64_t *encode_attr(const dt_prep *p, int i, const dt_arg *a, uint64_t 
         *k++ = (uint64_t)(int64_t)a->n;
         for (int j = 0; j < a->n; j++) *k++ = (uint64_t)a->ints[j];
         return k;
-    default:
-        bad(dt_arg_type_error(p, i, a));
-        return NULL;
+    default: bad(dt_arg_type_error(p, i, a)); return NULL;
     }
 }
 
@@ -90,7 +83,8 @@ static int put_list(const dt_prep *p, int i, const dt_arg *a, uint32_t *n) {
     int count = a->kind == DT_ARG_NONE ? 0 : a->n;
     if (a->kind != DT_ARG_TENSORS && a->kind != DT_ARG_NONE) return bad(dt_arg_type_error(p, i, a));
     if (count > LIST_MAX)
-        return bad(dt_fail(DT_E_VALUE, "%s(): argument '%s' has %d tensors, at most %d are legal", p->info->base, p->info->param[i].name, count, LIST_MAX));
+        return bad(dt_fail(DT_E_VALUE, "%s(): argument '%s' has %d tensors, at most %d are legal", p->info->base, p->info->param[i].name,
+                           count, LIST_MAX));
     for (int j = 0; j < count; j++, ++*n) {
         dt_tensor *t = a->list[j];
         int r = 0;
@@ -101,7 +95,8 @@ static int put_list(const dt_prep *p, int i, const dt_arg *a, uint32_t *n) {
             dt_c.in_tensor[*n] = NULL;
             dt_c.in_word[*n] = 0;
         } else
-            r = bad(dt_fail(DT_E_TYPE, "%s(): expected Tensor as element %d in argument '%s', but got None", p->info->base, j, p->info->param[i].name));
+            r = bad(dt_fail(DT_E_TYPE, "%s(): expected Tensor as element %d in argument '%s', but got None", p->info->base, j,
+                            p->info->param[i].name));
         if (r) return r;
     }
     return 0;

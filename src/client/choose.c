@@ -130,7 +130,8 @@ static dt_status pick_wanted(const dt_node *n, const dt_spec *spec, int d, dt_pl
     dt_rules r;
     DT_TRY(rules_of(n, spec->mesh, d, &r));
     dt_placement want = spec->place[d];
-    if (want.kind == DT_PARTIAL) return dt_fail(DT_E_PLACEMENT, "%s(): a factory cannot make Partial: legal are Replicate() and Shard(dim)", dt_op_name(n->op));
+    if (want.kind == DT_PARTIAL)
+        return dt_fail(DT_E_PLACEMENT, "%s(): a factory cannot make Partial: legal are Replicate() and Shard(dim)", dt_op_name(n->op));
     *out = DT_R;
     for (int k = 0; k < r.count; k++) {
         const dt_placement *row = r.rows + k * (n->n_in + n->n_out);

@@ -36,13 +36,13 @@ typedef struct dt_cell {
     dt_val *val;           /* the whole, current value (aliases: as of `seen`) */
     dt_grad_node *grad_fn; /* history of the whole value; NULL for leaves */
     uint32_t out_nr;
-    bool requires_grad;    /* a leaf that wants a gradient, or grad_fn != NULL */
+    bool requires_grad; /* a leaf that wants a gradient, or grad_fn != NULL */
     bool inference;
     struct dt_cell *root;
     dt_view_step *chain;
-    uint32_t stamp;  /* counts every write; version only those that gradients must know of (not through .data) */
-    uint32_t seen;   /* root's stamp that val was computed at */
-    bool silent;     /* made by dt_tensor_data: writes through it leave version alone */
+    uint32_t stamp;          /* counts every write; version only those that gradients must know of (not through .data) */
+    uint32_t seen;           /* root's stamp that val was computed at */
+    bool silent;             /* made by dt_tensor_data: writes through it leave version alone */
     struct dt_tensor *owner; /* the handle that is the whole cell (weak), NULL once it is gone */
 } dt_cell;
 
@@ -57,24 +57,24 @@ struct dt_view_step { /* one view op applied to the step before (or the cell) */
 struct dt_tensor {
     uint32_t refs;
     bool is_view;
-    bool view_requires_grad;  /* views: a leaf that wants a gradient */
-    uint32_t stamp_seen;      /* views: the storage's stamp that val, grad_fn were computed at */
+    bool view_requires_grad; /* views: a leaf that wants a gradient */
+    uint32_t stamp_seen;     /* views: the storage's stamp that val, grad_fn were computed at */
     uint32_t out_nr;
     dt_cell *cell;
-    dt_view_step *chain;      /* NULL unless is_view */
-    dt_val *val;              /* views: cached value; else NULL (read cell->val) */
-    dt_grad_node *grad_fn;    /* views: cached history */
-    struct dt_leaf *leaf;     /* leaves' accumulation node, gradient, hooks, retain_grad; NULL until needed */
-    void *user;               /* the wrapper object of the language binding (weak) */
+    dt_view_step *chain;   /* NULL unless is_view */
+    dt_val *val;           /* views: cached value; else NULL (read cell->val) */
+    dt_grad_node *grad_fn; /* views: cached history */
+    struct dt_leaf *leaf;  /* leaves' accumulation node, gradient, hooks, retain_grad; NULL until needed */
+    void *user;            /* the wrapper object of the language binding (weak) */
 };
 
 /* ---- reading a handle ---- */
 static inline const dt_meta *dt_tensor_meta_fast(const dt_tensor *t) { return t->is_view ? t->val->meta : t->cell->val->meta; }
-const dt_meta *dt_tensor_meta(const dt_tensor *t);             /* shape never changes with versions; placements may */
-dt_status dt_tensor_value(dt_tensor *t, dt_val **out) DT_WUR;  /* borrowed current value; refreshes a stale view */
+const dt_meta *dt_tensor_meta(const dt_tensor *t);            /* shape never changes with versions; placements may */
+dt_status dt_tensor_value(dt_tensor *t, dt_val **out) DT_WUR; /* borrowed current value; refreshes a stale view */
 bool dt_tensor_requires_grad(const dt_tensor *t);
 bool dt_tensor_is_leaf(const dt_tensor *t);
-dt_grad_node *dt_tensor_grad_fn(dt_tensor *t);                 /* borrowed; refreshes a stale view */
+dt_grad_node *dt_tensor_grad_fn(dt_tensor *t); /* borrowed; refreshes a stale view */
 uint32_t dt_tensor_version(const dt_tensor *t);
 dt_tensor *dt_tensor_ref(dt_tensor *t);
 void dt_tensor_unref(dt_tensor *t);
@@ -94,28 +94,29 @@ dt_status dt_invoke_inplace(const dt_op *op, const dt_args *args) DT_WUR;
 dt_status dt_tensor_assign(dt_tensor *dst, dt_tensor *src) DT_WUR; /* copy_: broadcasts, casts, redistributes; recorded for grad */
 
 /* ---- making and reading ---- */
-dt_status dt_tensor_from_host(dt_hostbuf *buf, const dt_type *type, const dt_spec *spec, dt_tensor **out) DT_WUR; /* takes buf's reference */
+dt_status dt_tensor_from_host(dt_hostbuf *buf, const dt_type *type, const dt_spec *spec,
+                              dt_tensor **out) DT_WUR; /* takes buf's reference */
 /* Read the whole tensor into a fresh contiguous host buffer (f->buf). The engine is flushed. Partial is reduced, shards are gathered. */
 dt_status dt_tensor_fetch(dt_tensor *t, dt_future **out) DT_WUR;
 dt_status dt_sync_async(dt_future **out) DT_WUR;
-dt_status dt_tensor_detach_inplace(dt_tensor *t) DT_WUR;                   /* t forgets its history; views refuse */
-dt_status dt_tensor_detach(dt_tensor *t, dt_tensor **out) DT_WUR;        /* shares the storage, no history */
-dt_status dt_tensor_data(dt_tensor *t, dt_tensor **out) DT_WUR;          /* the same, and saved tensors do not notice writes through it (.data) */
-dt_status dt_tensor_set_data(dt_tensor *t, dt_tensor *src) DT_WUR;       /* t.data = src: same shape/dtype not required */
-dt_status dt_tensor_requires_grad_set(dt_tensor *t, bool on) DT_WUR;     /* leaves of float dtype only */
+dt_status dt_tensor_detach_inplace(dt_tensor *t) DT_WUR;           /* t forgets its history; views refuse */
+dt_status dt_tensor_detach(dt_tensor *t, dt_tensor **out) DT_WUR;  /* shares the storage, no history */
+dt_status dt_tensor_data(dt_tensor *t, dt_tensor **out) DT_WUR;    /* the same, and saved tensors do not notice writes through it (.data) */
+dt_status dt_tensor_set_data(dt_tensor *t, dt_tensor *src) DT_WUR; /* t.data = src: same shape/dtype not required */
+dt_status dt_tensor_requires_grad_set(dt_tensor *t, bool on) DT_WUR; /* leaves of float dtype only */
 
 /* ---- modes (per thread) ---- */
 typedef enum dt_policy { DT_POLICY_AUTO, DT_POLICY_WARN, DT_POLICY_ERROR } dt_policy;
 bool dt_mode_grad(void);
-bool dt_mode_grad_set(bool on);       /* returns the previous */
+bool dt_mode_grad_set(bool on); /* returns the previous */
 bool dt_mode_inference(void);
 bool dt_mode_inference_set(bool on);
 dt_policy dt_mode_policy(void);
-void dt_mode_policy_set(dt_policy p); /* redistribute_policy: implied redistributions are silent, warned about, or errors */
+void dt_mode_policy_set(dt_policy p);               /* redistribute_policy: implied redistributions are silent, warned about, or errors */
 void dt_mode_warn_fn(void (*fn)(const char *text)); /* where "warn" goes; default stderr */
-void dt_mode_site_set(uint32_t site); /* the call site that the next records carry */
+void dt_mode_site_set(uint32_t site);               /* the call site that the next records carry */
 uint32_t dt_mode_site(void);
-const dt_spec *dt_mode_spec(void);    /* default mesh and placements for factories (with mesh:) ; NULL = cpu:0 */
+const dt_spec *dt_mode_spec(void); /* default mesh and placements for factories (with mesh:) ; NULL = cpu:0 */
 void dt_mode_spec_set(const dt_spec *s);
 
 /* ---- autograd ---- */
@@ -124,7 +125,7 @@ typedef struct dt_hook { /* called with the gradient; returns DT_OK and may repl
     void (*free_fn)(void *ctx);
     void *ctx;
 } dt_hook;
-dt_tensor *dt_tensor_grad(const dt_tensor *t);             /* borrowed or NULL */
+dt_tensor *dt_tensor_grad(const dt_tensor *t);                   /* borrowed or NULL */
 dt_status dt_tensor_grad_set(dt_tensor *t, dt_tensor *g) DT_WUR; /* shape, dtype must agree; NULL clears */
 dt_status dt_tensor_hook_add(dt_tensor *t, dt_hook h, uint64_t *handle) DT_WUR;
 dt_status dt_tensor_post_hook_add(dt_tensor *t, dt_hook h, uint64_t *handle) DT_WUR; /* register_post_accumulate_grad_hook */
@@ -178,12 +179,12 @@ void dt_generator_take(dt_generator *g, uint64_t n, uint64_t *seed, uint64_t *of
 /* ---- callbacks on the host, in program order on a worker: fn(ctx, in, out) under no lock; a failure is a late error ---- */
 /* dt_host_fn(ctx, n_in, in, n_out, out): ops/hostcall.h. Views are contiguous, on the host; the function fills the outputs. ctx is freed after the
  * function has run, on the worker's thread, or later on the client's if an input failed; on an error of dt_host_call it stays the caller's. */
-dt_status dt_host_call(dt_host_fn fn, void (*free_fn)(void *), void *ctx, int n_in, dt_tensor *const *ins, int n_out, const dt_type *types, dt_tensor **outs) DT_WUR;
+dt_status dt_host_call(dt_host_fn fn, void (*free_fn)(void *), void *ctx, int n_in, dt_tensor *const *ins, int n_out, const dt_type *types,
+                       dt_tensor **outs) DT_WUR;
 
 size_t dt_calls_count(void); /* interned calls: bounded */
 /* A binding that holds a lock over calls lets go of it (leave) while a call waits for room in the ring, and takes it again (enter gets what leave gave). */
 void dt_client_blocking_hooks(void *(*leave)(void), void (*enter)(void *));
-void dt_client_stop(void);   /* before exit: stops the engine; calls made later fail with E_STATE, handles may still be released */
-
+void dt_client_stop(void); /* before exit: stops the engine; calls made later fail with E_STATE, handles may still be released */
 
 #endif

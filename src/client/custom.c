@@ -80,7 +80,8 @@ static dt_status check_version(const dt_saved *s) {
         DT_STR(text, 240);
         dt_meta_print(s->val->meta, &text);
         return dt_fail(DT_E_GRAD,
-                       "one of the variables needed for gradient computation has been modified by an inplace operation: [%s] is at version %u; expected version %u instead.",
+                       "one of the variables needed for gradient computation has been modified by an inplace operation: [%s] is at version "
+                       "%u; expected version %u instead.",
                        text.buf, s->root->version, s->version);
     }
     return DT_OK;

@@ -174,7 +174,8 @@ dt_status dt_tensor_set_data(dt_tensor *t, dt_tensor *src) {
     DT_TRY(dt_tensor_fresh(t));
     DT_TRY(dt_tensor_fresh(src));
     if (dt_tensor_wants_grad(t) && !dt_dtype_is_float((dt_dtype)dt_tensor_meta_fast(src)->dtype))
-        return dt_fail(DT_E_DTYPE, "data set to a tensor that requires gradients must be floating point, got %s", dt_dtype_name((dt_dtype)dt_tensor_meta_fast(src)->dtype));
+        return dt_fail(DT_E_DTYPE, "data set to a tensor that requires gradients must be floating point, got %s",
+                       dt_dtype_name((dt_dtype)dt_tensor_meta_fast(src)->dtype));
     dt_cell *c = alias_new(src), *old = t->cell;
     if (!c) return DT_E_NOMEM;
     c->users = 1;
@@ -201,11 +202,14 @@ dt_status dt_tensor_requires_grad_set(dt_tensor *t, bool on) {
     DT_TRY(dt_tensor_fresh(t));
     if (!dt_tensor_is_leaf(t)) {
         if (on) return DT_OK;
-        return dt_fail(DT_E_GRAD, "you can only change requires_grad flags of leaf variables. If you want to use a computed variable in a subgraph that "
-                                  "doesn't require differentiation use var_no_grad = var.detach().");
+        return dt_fail(
+            DT_E_GRAD,
+            "you can only change requires_grad flags of leaf variables. If you want to use a computed variable in a subgraph that "
+            "doesn't require differentiation use var_no_grad = var.detach().");
     }
     if (on && !dt_dtype_is_float((dt_dtype)dt_tensor_meta_fast(t)->dtype))
-        return dt_fail(DT_E_GRAD, "Only Tensors of floating point dtype can require gradients, this one is %s", dt_dtype_name((dt_dtype)dt_tensor_meta_fast(t)->dtype));
+        return dt_fail(DT_E_GRAD, "Only Tensors of floating point dtype can require gradients, this one is %s",
+                       dt_dtype_name((dt_dtype)dt_tensor_meta_fast(t)->dtype));
     if (on && t->cell->inference && !dt_m.inference)
         return dt_fail(DT_E_GRAD, "Setting requires_grad=True on inference tensor outside InferenceMode is not allowed.");
     if (t->is_view)
@@ -218,7 +222,8 @@ dt_status dt_tensor_requires_grad_set(dt_tensor *t, bool on) {
 /* ---- data in and out ---- */
 static dt_status host_meta(const dt_type *type, const dt_spec *spec, const dt_meta **meta) {
     for (int d = 0; spec && d < spec->mesh->ndim; d++)
-        if (spec->place[d].kind == DT_PARTIAL) return dt_fail(DT_E_PLACEMENT, "a tensor from host data cannot be Partial: legal are Replicate() and Shard(dim)");
+        if (spec->place[d].kind == DT_PARTIAL)
+            return dt_fail(DT_E_PLACEMENT, "a tensor from host data cannot be Partial: legal are Replicate() and Shard(dim)");
     return dt_meta_intern(type, spec ? spec->mesh : NULL, spec ? spec->place : NULL, meta);
 }
 

@@ -53,11 +53,11 @@ typedef struct dt_client {
     /* the prepared call */
     uint64_t *key;
     uint32_t key_cap, n_key;
-    uint64_t *in_word;        /* what goes into the record: value ids, numbers, 0 */
+    uint64_t *in_word; /* what goes into the record: value ids, numbers, 0 */
     const dt_meta **in_meta;
-    dt_tensor **in_tensor;    /* NULL for numbers and absent inputs */
+    dt_tensor **in_tensor; /* NULL for numbers and absent inputs */
     uint32_t in_cap, n_in;
-    bool any_grad;            /* some input requires grad */
+    bool any_grad; /* some input requires grad */
     /* interned calls */
     dt_htab calls;
     dt_call **clock;
@@ -67,7 +67,7 @@ typedef struct dt_client {
     dt_arena scratch;
     dt_prep *prep[DT_PREP_SLOTS];
     dt_status prep_status; /* why dt_prep_get gave NULL */
-    uint64_t seq;           /* of gradient nodes */
+    uint64_t seq;          /* of gradient nodes */
     uint64_t hook_id;
     dt_grad_node *dead_nodes; /* being freed, see dt_grad_node_unref */
     bool draining;
@@ -124,9 +124,10 @@ static inline dt_cell *dt_cell_ref(dt_cell *c) {
     return c;
 }
 static inline dt_cell *dt_cell_root(dt_cell *c) { return c->root ? c->root : c; }
-dt_status dt_cell_value(dt_cell *c, dt_val **out) DT_WUR; /* borrowed; refreshes an alias */
+dt_status dt_cell_value(dt_cell *c, dt_val **out) DT_WUR;            /* borrowed; refreshes an alias */
 void dt_cell_history_set(dt_cell *c, dt_grad_node *fn, uint32_t nr); /* takes a new reference on fn; requires_grad = fn != NULL */
-dt_status dt_history_of(dt_tensor *t, dt_grad_node **fn, uint32_t *nr) DT_WUR; /* new reference; leaves: their accumulation node; NULL: none */
+dt_status dt_history_of(dt_tensor *t, dt_grad_node **fn,
+                        uint32_t *nr) DT_WUR; /* new reference; leaves: their accumulation node; NULL: none */
 
 static inline dt_tensor *dt_tensor_alloc(void) { /* zeroed, one reference */
     dt_tensor *t = dt_pool_take(&dt_c.tensors);
@@ -190,12 +191,13 @@ dt_status dt_args_decode(const dt_prep *p, const dt_args *args, void *attr) DT_W
 typedef struct dt_ints_store {
     int64_t v[DT_MAX_PARAMS][DT_MAX_INTS];
 } dt_ints_store;
-dt_status dt_args_fill(const dt_prep *p, const dt_args *args, dt_args *full, dt_ints_store *store) DT_WUR; /* defaults filled in, kinds checked */
+dt_status dt_args_fill(const dt_prep *p, const dt_args *args, dt_args *full,
+                       dt_ints_store *store) DT_WUR;                    /* defaults filled in, kinds checked */
 dt_arg *dt_arg_named(const dt_op *op, dt_args *args, const char *name); /* the argument of that name; NULL if the op has none */
 
 /* ---- build.c, choose.c ---- */
 dt_status dt_call_build(const dt_prep *p, const dt_args *args, uint64_t hash, dt_call **out) DT_WUR;
-void dt_call_drop(dt_call *c); /* one of the client's references */
+void dt_call_drop(dt_call *c);                      /* one of the client's references */
 dt_status dt_choose(dt_call *c, dt_node *n) DT_WUR; /* mesh, used, out placements; n after infer */
 dt_status dt_policy_check(const dt_call *c) DT_WUR; /* redistribute_policy warn and error, for a call with implied redistributions */
 
@@ -235,10 +237,10 @@ struct dt_grad_node {
     uint64_t seq;
     dt_call *call; /* op nodes */
     dt_grad_node *next_dead;
-    dt_hooks *hooks;   /* on outputs, NULL if none */
-    dt_tensor *leaf;   /* leaf nodes: the tensor, strong */
-    dt_custom custom;  /* custom nodes; their input metas follow the edges */
-    dt_edge edge[];    /* (n_in,), then (n_slots,) dt_slot */
+    dt_hooks *hooks;  /* on outputs, NULL if none */
+    dt_tensor *leaf;  /* leaf nodes: the tensor, strong */
+    dt_custom custom; /* custom nodes; their input metas follow the edges */
+    dt_edge edge[];   /* (n_in,), then (n_slots,) dt_slot */
 };
 static inline dt_slot *dt_node_slots(dt_grad_node *n) { return (dt_slot *)(n->edge + n->n_in); }
 static inline const dt_meta **dt_node_metas(dt_grad_node *n) { return (const dt_meta **)(n->edge + n->n_in); } /* custom nodes */
@@ -261,7 +263,7 @@ dt_leaf *dt_leaf_get(dt_tensor *t); /* made if needed; NULL: out of host memory 
 void dt_leaf_free(dt_tensor *t);
 dt_status dt_hooks_run(dt_hooks *h, uint32_t nr, dt_tensor **grad) DT_WUR;
 void dt_hooks_fini(dt_hooks *h);
-void dt_retain_move(dt_tensor *t);                                             /* t's history changed: its retain_grad goes along */
+void dt_retain_move(dt_tensor *t);                                                  /* t's history changed: its retain_grad goes along */
 dt_status dt_grad_accumulate(dt_tensor *t, dt_tensor *g, bool create_graph) DT_WUR; /* into t.grad */
 /* A gradient made to fit a tensor of this meta: summed, cast, brought to its mesh; leaf: also to its placements. */
 dt_tensor *dt_grad_fit(dt_scope *s, dt_tensor *g, const dt_meta *m, bool leaf, const char *who, int index);
