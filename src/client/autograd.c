@@ -3,8 +3,9 @@
  *   node ── edge[i] ──> node that made input i (or the leaf node of a parameter)
  *        └─ slots: saved inputs and outputs, as values (immutable) with the cell and version they were taken from
  *
- * A node is referenced by the cells (or views) of its outputs and by later nodes' edges; a leaf node holds its tensor, the tensor points back weakly.
- * Freeing is iterative: a node whose last reference goes is queued, and one loop empties the queue, so a graph of any depth can be dropped. */
+ * A node is referenced by the cells (or views) of its outputs and by later nodes' edges; a leaf node holds its tensor, the tensor points
+ * back weakly. Freeing is iterative: a node whose last reference goes is queued, and one loop empties the queue, so a graph of any depth
+ * can be dropped. */
 #include "client/internal.h"
 #include "ops/grad.h"
 

@@ -1,10 +1,10 @@
 /* The backward pass: Kahn's order over the part of the graph that the roots reach, latest node first, as PyTorch does.
  *
- * A run gives every node it meets an `info` (arena): how many edges still have to deliver, the gradients that came in, who captures them. A table of
- * the run's own leads from nodes to infos (rejected: a pointer in the node): hooks and custom functions may start further runs over the same
- * nodes, in this thread or, once they let go of the binding's lock, in another.
- * With `inputs`, only nodes on a way to an input run. Leaf nodes come before all others, so that gradients are accumulated as soon as they are
- * complete. Gradient formulas run with grad mode off unless create_graph. */
+ * A run gives every node it meets an `info` (arena): how many edges still have to deliver, the gradients that came in, who captures them.
+ * A table of the run's own leads from nodes to infos (rejected: a pointer in the node): hooks and custom functions may start further runs
+ * over the same nodes, in this thread or, once they let go of the binding's lock, in another. With `inputs`, only nodes on a way to an
+ * input run. Leaf nodes come before all others, so that gradients are accumulated as soon as they are complete. Gradient formulas run
+ * with grad mode off unless create_graph. */
 #include <stdlib.h>
 
 #include "client/internal.h"

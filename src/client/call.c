@@ -4,9 +4,10 @@
  *                finds the interned call. A miss infers and places (build.c).
  *   dt_issue     makes the result handles, the gradient node if one is due, and writes the record.
  *
- * The key is: op, spec, kinds of the attributes (4 bits each) with the default dtype (which inference reads), then per parameter its words: the meta of an input (a number's is the wrapped meta;
- * 0 if absent), count and metas of a list, value words of an attribute. Numbers are inputs, so their values are not part of it.
- * Nothing here allocates once pools are warm. Everything that can fail is done before the record is written. */
+ * The key is: op, spec, kinds of the attributes (4 bits each) with the default dtype (which inference reads), then per parameter its
+ * words: the meta of an input (a number's is the wrapped meta; 0 if absent), count and metas of a list, value words of an attribute.
+ * Numbers are inputs, so their values are not part of it. Nothing here allocates once pools are warm. Everything that can fail is done
+ * before the record is written. */
 #include "client/internal.h"
 #include "ops/random.h"
 

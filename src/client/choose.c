@@ -1,9 +1,9 @@
 /* Where a call runs and how its operands lie: the mesh, then for every mesh dimension the cheapest of the op's legal rules.
  *
- * Rules are asked for one mesh dimension at a time; "everything replicated" is always legal and stands last. A rule's price is the bytes that a
- * device receives to bring the inputs from how they lie to what the rule wants, plus, if anything has to move at all, what it costs to
- * sum up a Partial result later. A rule that fits as it is always wins. Among equals, the rule that keeps results sharded wins when an input is
- * sharded, else the one stated first. Shape and dtype do not matter here except through bytes. */
+ * Rules are asked for one mesh dimension at a time; "everything replicated" is always legal and stands last. A rule's price is the bytes
+ * that a device receives to bring the inputs from how they lie to what the rule wants, plus, if anything has to move at all, what it
+ * costs to sum up a Partial result later. A rule that fits as it is always wins. Among equals, the rule that keeps results sharded wins
+ * when an input is sharded, else the one stated first. Shape and dtype do not matter here except through bytes. */
 #include "client/internal.h"
 
 enum { LATENCY = 4096 }; /* one collective costs about as much as this many bytes */
@@ -16,8 +16,8 @@ static double bytes_beside(const dt_meta *m, const dt_mesh *mesh, int d) {
     return b;
 }
 
-/* Price of one change along a mesh dimension of n devices, and whether it communicates. A Partial input is summed up whole unless something else
- * is sharded here already: a result that lies in shards should come from inputs that do. */
+/* Price of one change along a mesh dimension of n devices, and whether it communicates. A Partial input is summed up whole unless
+ * something else is sharded here already: a result that lies in shards should come from inputs that do. */
 static double move_cost(dt_placement from, dt_placement to, double bytes, double n, bool sharded, bool *communicates) {
     if (dt_placement_equal(from, to)) return 0;
     if (n == 1) return 0.5; /* nothing moves, but what was said of the placement should stay said */
@@ -69,7 +69,8 @@ static dt_status rules_of(const dt_node *n, const dt_mesh *mesh, int d, dt_rules
     return dt_rule_add(r, &in, &out); /* arena memory is zero: all Replicate */
 }
 
-/* Does the rule hold for any partition of the sharded dimension, so that shards may be strided alike? All that are sharded must be cut the same way. */
+/* Does the rule hold for any partition of the sharded dimension, so that shards may be strided alike? All that are sharded must be cut
+ * the same way. */
 static bool any_partition(const dt_call *c, const dt_node *n, const dt_placement *row, int64_t split) {
     if (!c->op->pointwise && !(c->op->flags & DT_F_STRIDED)) return false;
     int64_t size = -1;
@@ -246,8 +247,8 @@ static dt_status apply(dt_call *c, dt_node *n, const dt_placement *const *rows) 
     return DT_OK;
 }
 
-/* One tensor dimension can be seen as one number of rows only. Where two mesh dimensions want different strided shards of it, the later one is
- * replicated. */
+/* One tensor dimension can be seen as one number of rows only. Where two mesh dimensions want different strided shards of it, the later
+ * one is replicated. */
 static void drop_conflicts(const dt_call *c, const dt_node *n, const dt_placement **rows, const dt_placement *replicate) {
     for (int d = 1; d < c->mesh->ndim; d++)
         for (int e = 0; e < d; e++)

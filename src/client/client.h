@@ -7,7 +7,8 @@
  * - A dt_cell holds the current value of a storage and its version, which every in-place write bumps. Autograd history of the base lives in
  *   the cell (grad_fn, output number), because a write through a view changes the base's history too, as in PyTorch.
  * - A handle that is a view has a chain: the view calls from the cell's whole value to it. It caches its own value for the version it was
- *   computed at; reading it after the base changed re-applies the chain (and so makes a fresh grad_fn), writing it applies `unview` from the end of
+ *   computed at; reading it after the base changed re-applies the chain (and so makes a fresh grad_fn), writing it applies `unview`
+ *   from the end of
  *   the chain to its root and re-points the cell. detach() gives a handle with an alias cell: the same storage, a history of its own.
  * - A saved tensor (autograd) holds a dt_val and the cell's version at saving; if the version differs at backward, that is PyTorch's error.
  *
@@ -80,15 +81,16 @@ dt_tensor *dt_tensor_ref(dt_tensor *t);
 void dt_tensor_unref(dt_tensor *t);
 
 /* ---- calls ---- */
-/* Find or infer the call for op(args). On success *call is borrowed from the cache until the next prepare and the inputs are resolved in the
- * client's buffers; dt_issue must follow at once. Errors as infer and place give them; nothing was recorded. */
+/* Find or infer the call for op(args). On success *call is borrowed from the cache until the next prepare and the inputs are resolved in
+ * the client's buffers; dt_issue must follow at once. Errors as infer and place give them; nothing was recorded. */
 dt_status dt_prepare(const dt_op *op, const dt_args *args, dt_call **call) DT_WUR;
 /* Record the prepared call; out: (call->n_out,) new references (for written parameters the same handles, updated in place). */
 dt_status dt_issue(dt_call *call, const dt_args *args, dt_tensor **out) DT_WUR;
-/* Both; also runs `compose` ops. cap: room in out; *n_out: how many. E_INTERNAL if cap is too small (dt_op_get_info tells, Tensor[] ops: prepare first). */
+/* Both; also runs `compose` ops. cap: room in out; *n_out: how many. E_INTERNAL if cap is too small (dt_op_get_info tells, Tensor[] ops:
+ * prepare first). */
 dt_status dt_invoke(const dt_op *op, const dt_args *args, int cap, dt_tensor **out, int *n_out) DT_WUR;
-/* op's in-place variant: the result is written into args->a[0].t (cast back to its dtype, redistributed to its placements; a Partial target takes the
- * result's placements); broadcasting self is an error, as is a leaf that requires grad while grad mode is on. */
+/* op's in-place variant: the result is written into args->a[0].t (cast back to its dtype, redistributed to its placements; a Partial
+ * target takes the result's placements); broadcasting self is an error, as is a leaf that requires grad while grad mode is on. */
 dt_status dt_invoke_inplace(const dt_op *op, const dt_args *args) DT_WUR;
 /* out= variants: write the result into an existing tensor. */
 dt_status dt_tensor_assign(dt_tensor *dst, dt_tensor *src) DT_WUR; /* copy_: broadcasts, casts, redistributes; recorded for grad */
@@ -139,7 +141,8 @@ typedef struct dt_backward_args {
     bool retain_graph, create_graph, allow_unused, accumulate; /* accumulate: backward(inputs=…) */
 } dt_backward_args;
 dt_status dt_backward_run(const dt_backward_args *a, dt_tensor **out) DT_WUR;
-/* A node made by the language binding: autograd.Function. backward gets gy (n_out, NULL undefined) and fills gx (n_in, new references or NULL). */
+/* A node made by the language binding: autograd.Function. backward gets gy (n_out, NULL undefined) and fills gx (n_in, new references or
+ * NULL). */
 typedef struct dt_custom {
     dt_status (*backward)(void *ctx, dt_tensor **gy, dt_tensor **gx);
     void (*free_fn)(void *ctx);
@@ -177,13 +180,15 @@ void dt_generator_unref(dt_generator *g);
 void dt_generator_take(dt_generator *g, uint64_t n, uint64_t *seed, uint64_t *offset);
 
 /* ---- callbacks on the host, in program order on a worker: fn(ctx, in, out) under no lock; a failure is a late error ---- */
-/* dt_host_fn(ctx, n_in, in, n_out, out): ops/hostcall.h. Views are contiguous, on the host; the function fills the outputs. ctx is freed after the
- * function has run, on the worker's thread, or later on the client's if an input failed; on an error of dt_host_call it stays the caller's. */
+/* dt_host_fn(ctx, n_in, in, n_out, out): ops/hostcall.h. Views are contiguous, on the host; the function fills the outputs. ctx is freed
+ * after the function has run, on the worker's thread, or later on the client's if an input failed; on an error of dt_host_call it stays
+ * the caller's. */
 dt_status dt_host_call(dt_host_fn fn, void (*free_fn)(void *), void *ctx, int n_in, dt_tensor *const *ins, int n_out, const dt_type *types,
                        dt_tensor **outs) DT_WUR;
 
 size_t dt_calls_count(void); /* interned calls: bounded */
-/* A binding that holds a lock over calls lets go of it (leave) while a call waits for room in the ring, and takes it again (enter gets what leave gave). */
+/* A binding that holds a lock over calls lets go of it (leave) while a call waits for room in the ring, and takes it again (enter gets
+ * what leave gave). */
 void dt_client_blocking_hooks(void *(*leave)(void), void (*enter)(void *));
 void dt_client_stop(void); /* before exit: stops the engine; calls made later fail with E_STATE, handles may still be released */
 

@@ -1,5 +1,5 @@
-/* Generators: a seed and a position in its stream of counters. Values are made by kernels from (seed, offset, global index); see ops/random.h.
- * The default generator starts at seed 0, so that a program without a seed repeats too. */
+/* Generators: a seed and a position in its stream of counters. Values are made by kernels from (seed, offset, global index); see
+ * ops/random.h. The default generator starts at seed 0, so that a program without a seed repeats too. */
 #include "client/internal.h"
 
 static dt_generator default_generator = {.refs = 1};

@@ -100,7 +100,8 @@ uint32_t dt_tensor_version(const dt_tensor *t) { return dt_storage_version(t); }
 
 /* ---- detach, data, requires_grad ---- */
 
-/* The steps of b appended to a copy of themselves over a: a chain from a's start to b's end. New reference; *ok is cleared without memory. */
+/* The steps of b appended to a copy of themselves over a: a chain from a's start to b's end. New reference; *ok is cleared without
+ * memory. */
 static dt_view_step *chain_join(dt_view_step *a, dt_view_step *b, bool *ok) {
     if (!a || !b) return dt_view_step_ref(a ? a : b);
     int n = 0;

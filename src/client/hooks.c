@@ -1,5 +1,5 @@
-/* Gradients of leaves: .grad, hooks, retain_grad. Hooks of a leaf live in its dt_leaf, those of other tensors at the node that makes them, so
- * that they survive the handle, as in PyTorch. */
+/* Gradients of leaves: .grad, hooks, retain_grad. Hooks of a leaf live in its dt_leaf, those of other tensors at the node that makes
+ * them, so that they survive the handle, as in PyTorch. */
 #include "client/internal.h"
 
 void dt_hooks_fini(dt_hooks *h) {

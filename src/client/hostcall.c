@@ -1,7 +1,7 @@
 /* dt_host_call: a function of the host program among the calls. Inputs are brought to cpu:0, so that it runs once.
  *
- * A job's kernel does not run if an input carries a late error, so jobs are swept: once in a while a sync is sent, and when it is complete, every
- * job before it has run or never will. */
+ * A job's kernel does not run if an input carries a late error, so jobs are swept: once in a while a sync is sent, and when it is
+ * complete, every job before it has run or never will. */
 #include "client/internal.h"
 
 static dt_host_job *jobs;    /* since the last sync */

@@ -1,5 +1,5 @@
-/* The few operators that the client itself calls: for in-place results, gradients, copy_. They are looked up by name once, and their arguments
- * are set by parameter name, so that their files stay free to order them. */
+/* The few operators that the client itself calls: for in-place results, gradients, copy_. They are looked up by name once, and their
+ * arguments are set by parameter name, so that their files stay free to order them. */
 #include "client/internal.h"
 
 typedef struct named {

@@ -266,7 +266,8 @@ static dt_status cell_write(dt_cell *c, dt_tensor *value) {
     return DT_OK;
 }
 
-/* value with dtype and placements of m, where they differ; a Partial target takes the value's placement. Borrowed from s, or value itself. */
+/* value with dtype and placements of m, where they differ; a Partial target takes the value's placement. Borrowed from s, or value
+ * itself. */
 static dt_tensor *fit(dt_scope *s, dt_tensor *value, const dt_meta *m) {
     const dt_meta *v = dt_tensor_meta_fast(value);
     if (v == m) return value;

@@ -1,6 +1,7 @@
 /* Host buffers and futures. See record.h.
  *
- * A future's state is a futex word that goes from 0 to 1 or 2 once. `notified` makes sure that notify runs once, whoever comes last: the completing
+ * A future's state is a futex word that goes from 0 to 1 or 2 once. `notified` makes sure that notify runs once, whoever comes last: the
+ * completing
  * side or dt_future_on_done. */
 #include <errno.h>
 #include <stdlib.h>
@@ -75,19 +76,9 @@ bool dt_future_wait(dt_future *f, int64_t usec) {
         __builtin_ia32_pause();
 #endif
     }
-    uint64_t start = usec > 0 ? dt_now_ns() : 0;
-    for (int spurious = 0; spurious < 2;) {
-        int64_t left = usec;
-        if (usec > 0) {
-            left = usec - (int64_t)((dt_now_ns() - start) / 1000);
-            if (left <= 0) return dt_future_done(f);
-        }
-        dt_futex_wait(&f->state, 0, left);
-        if (dt_future_done(f)) return true;
-        if (usec >= 0 && (int64_t)((dt_now_ns() - start) / 1000) >= usec) return false;
-        spurious += 2; /* woken without being done: a signal; the caller looks at it */
-    }
-    return false;
+    /* One sleep: woken without being done means a signal or the time is up; the caller looks and comes again. */
+    dt_futex_wait(&f->state, 0, usec);
+    return dt_future_done(f);
 }
 
 static void notify(dt_future *f) {

@@ -1,6 +1,7 @@
 /* Call sites and late errors. See record.h.
  *
- * Sites are interned once a line of user code and never freed; the table takes a lock. An error's text names the site, so that it can be raised
+ * Sites are interned once a line of user code and never freed; the table takes a lock. An error's text names the site, so that it can be
+ * raised
  * anywhere later. When host memory is gone there is still one static error to give. */
 #include <pthread.h>
 #include <stdio.h>
