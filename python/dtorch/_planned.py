@@ -8,14 +8,14 @@ _AREAS = {
     "sparse_coo_tensor": "sparse tensors", "sparse_csr_tensor": "sparse tensors", "spmm": "sparse tensors", "hspmm": "sparse tensors",
     "complex": "complex dtypes", "complex64": "complex dtypes", "complex128": "complex dtypes", "cfloat": "complex dtypes",
     "cdouble": "complex dtypes", "view_as_real": "complex dtypes", "view_as_complex": "complex dtypes", "polar": "complex dtypes",
-    "chalf": "complex dtypes", "complex32": "complex dtypes", "real": "complex dtypes", "imag": "complex dtypes", "angle": "complex dtypes",
+    "chalf": "complex dtypes", "complex32": "complex dtypes", "imag": "complex dtypes",
     "linalg": "the rest of linear algebra", "svd": "the rest of linear algebra", "qr": "the rest of linear algebra",
     "cholesky": "the rest of linear algebra", "lu": "the rest of linear algebra", "pinverse": "the rest of linear algebra",
     "amp": "automatic mixed precision", "autocast": "automatic mixed precision", "GradScaler": "automatic mixed precision",
     "distributions": "probability distributions", "func": "function transforms", "vmap": "function transforms",
     "profiler": "the profiler", "nested": "nested tensors", "nested_tensor": "nested tensors", "jagged": "nested tensors",
     "uint16": "wider unsigned dtypes", "uint32": "wider unsigned dtypes", "uint64": "wider unsigned dtypes",
-    "float8_e4m3fn": "8-bit floats", "float8_e5m2": "8-bit floats", "signal": "window functions", "hann_window": "window functions",
+    "float8_e4m3fn": "8-bit floats", "float8_e5m2": "8-bit floats",
 }  # fmt: skip
 
 _NEVER = {

@@ -154,18 +154,3 @@ const dt_op dt_op_special_i1e = {
     .sig = "special_i1e(Tensor input) -> Tensor", .doc = "e^-|x| i1(x) of each element.", .also = "special.i1e", .grad = i1e_grad,
     .saves = DT_SAVE_IN(0) | DT_SAVE_OUT(0), SPECIAL(i1e),
 };
-const dt_op dt_op_special_bessel_j0 = {
-    .sig = "special_bessel_j0(Tensor input) -> Tensor", .doc = "Bessel function of the first kind, order 0.", .also = "special.bessel_j0", SPECIAL(bessel_j0),
-};
-const dt_op dt_op_special_bessel_j1 = {
-    .sig = "special_bessel_j1(Tensor input) -> Tensor", .doc = "Bessel function of the first kind, order 1.", .also = "special.bessel_j1", SPECIAL(bessel_j1),
-};
-const dt_op dt_op_special_bessel_y0 = {
-    .sig = "special_bessel_y0(Tensor input) -> Tensor", .doc = "Bessel function of the second kind, order 0.", .also = "special.bessel_y0", SPECIAL(bessel_y0),
-};
-const dt_op dt_op_special_bessel_y1 = {
-    .sig = "special_bessel_y1(Tensor input) -> Tensor", .doc = "Bessel function of the second kind, order 1.", .also = "special.bessel_y1", SPECIAL(bessel_y1),
-};
-const dt_op dt_op_special_spherical_bessel_j0 = {
-    .sig = "special_spherical_bessel_j0(Tensor input) -> Tensor", .doc = "Spherical Bessel function of order 0: sin(x) / x.", .also = "special.spherical_bessel_j0", SPECIAL(spherical_bessel_j0),
-};

@@ -54,7 +54,8 @@ def case(op, args, ref, grad=True, **more):
 
 
 # ---- two operands, broadcast in several ways
-SHAPES = {"same": ((4, 5), (4, 5)), "row": ((4, 5), (5,)), "column": ((3, 4), (3, 1)), "outer": ((3, 1), (1, 4)), "zerodim": ((2, 3), ()), "deep": ((2, 3, 4), (3, 1)),
+SHAPES = {"same": ((4, 5), (4, 5)), "row": ((4, 5), (5,)), "column": ((3, 4), (3, 1)), "outer": ((3, 1), (1, 4)),
+    "zerodim": ((2, 3), ()), "deep": ((2, 3, 4), (3, 1)),
           "empty": ((0, 3), (3,))}
 for tag, (a, b) in SHAPES.items():
     case("add", pair(a, b), np.add, 2, id=tag, ints=tag == "same")
@@ -147,7 +148,8 @@ for op in ("floor", "ceil", "trunc"):
 case("round", lambda rng: (np.array([0.5, 1.5, 2.5, -0.5, -1.5, 0.4, 7.6, -7.6]),), np.round, False, id="halves")
 case("round", one(4, 5), np.round)
 case("round", one(4, 5), lambda x, decimals: np.round(x, decimals), kwargs={"decimals": 2}, id="decimals", dtypes=("float64", "float32"))
-case("round", lambda rng: (100 * rng.standard_normal((4, 5)),), lambda x, decimals: np.round(x, decimals), kwargs={"decimals": -1}, id="tens", dtypes=("float64", "float32"))
+case("round", lambda rng: (100 * rng.standard_normal((4, 5)),),
+    lambda x, decimals: np.round(x, decimals), kwargs={"decimals": -1}, id="tens", dtypes=("float64", "float32"))
 case("frac", one(4, 5), lambda x: x - np.trunc(x))
 case("nan_to_num", special, lambda x, nan, posinf, neginf: np.nan_to_num(x, nan=nan, posinf=posinf, neginf=neginf), False,
      kwargs={"nan": 1.0, "posinf": 2.0, "neginf": -3.0})
@@ -159,7 +161,8 @@ case("where", with_mask((4, 5), (4, 5)), np.where, 2)
 case("where", with_mask((4, 1), (5,)), np.where, id="broadcast")
 case("where", then(with_mask((4, 5)), 0.5), np.where, id="number")
 case("masked_fill", lambda rng: (rng.standard_normal((4, 5)), rng.integers(0, 2, (4, 5)).astype(bool), 0.5), lambda x, m, v: np.where(m, v, x), 2)
-case("masked_fill", lambda rng: (rng.standard_normal((4, 5)), rng.integers(0, 2, (5,)).astype(bool), -np.inf), lambda x, m, v: np.where(m, v, x), False, id="row")
+case("masked_fill", lambda rng: (rng.standard_normal((4, 5)), rng.integers(0, 2, (5,)).astype(bool), -np.inf),
+    lambda x, m, v: np.where(m, v, x), False, id="row")
 case("fill", then(one(4, 5), 2.5), lambda x, v: np.full_like(x, v))
 case("clamp", then(one(4, 5), -0.5, 0.7), np.clip, 2)
 case("clamp", then(one(4, 5), None, 0.3), np.clip, id="max")

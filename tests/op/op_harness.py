@@ -21,9 +21,8 @@ import importlib.util
 import itertools
 import pathlib
 
-import numpy as np
-
 import dtorch as dt
+import numpy as np
 
 FLOATS = ("float64", "float32", "bfloat16", "float16")
 INTS = ("int64", "int32", "int16", "int8", "uint8")

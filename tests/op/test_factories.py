@@ -1,9 +1,8 @@
 """Factories: dtypes as in PyTorch, and the same values wherever the result lies."""
 
+import dtorch as dt
 import numpy as np
 import pytest
-
-import dtorch as dt
 
 FACTORIES = {
     "full": lambda **k: dt.full((5, 3), 2.5, **k),

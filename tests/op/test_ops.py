@@ -1,10 +1,9 @@
 """Every operator case in every mode: see op_harness.py for what a case is."""
 
-import op_harness as h
-import numpy as np
-import pytest
-
 import dtorch as dt
+import numpy as np
+import op_harness as h
+import pytest
 
 CASES = h.load("CASES")
 ERRORS = h.load("ERRORS")

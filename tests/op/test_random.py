@@ -1,9 +1,8 @@
 """Random numbers: the same on every mesh, right distributions, gradients of dropout. The statistics are of fixed seeds: they cannot fail by chance."""
 
+import dtorch as dt
 import numpy as np
 import pytest
-
-import dtorch as dt
 
 N = 200_000
 FACTORIES = {

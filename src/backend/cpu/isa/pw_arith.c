@@ -162,3 +162,11 @@ PW_INT2(heaviside, a == 0 ? b : a > 0)
 PW_BOOL2(heaviside, a ? 1 : b)
 PW_FLT2(copysign, M_COPYSIGN(a, b))
 PW_FLT2(nextafter, M_BY_TYPE(a, nextafterf, nextafter)(a, b))
+PW_FLT1(angle, a < 0 ? (T)3.14159265358979323846 : a == a ? (T)0 : a)
+static inline int32_t exponent_of(double x) { /* x = m 2^e, 1/2 <= |m| < 1 */
+    int e = 0;
+    if (x != 0.0 && isfinite(x)) frexp(x, &e);
+    return e;
+}
+PW_BLOCK1(frexp_exponent, f32, float, float, int32_t, exponent_of((double)a))
+PW_BLOCK1(frexp_exponent, f64, double, double, int32_t, exponent_of(a))

@@ -1,0 +1,5 @@
+"""Signal processing: window functions."""
+
+from dtorch.signal import windows
+
+__all__ = ["windows"]
