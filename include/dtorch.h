@@ -86,6 +86,7 @@ DT_API int dt_ndim(const dt_tensor *t);
 DT_API const int64_t *dt_shape(const dt_tensor *t);
 DT_API int64_t dt_numel(const dt_tensor *t);
 DT_API int dt_dtype_of(const dt_tensor *t);
+DT_API bool dt_is_sharded(const dt_tensor *t, int dim); /* over more than one device along tensor dimension dim */
 
 /* Data in and out. dt_from_host copies `data` (contiguous) at the call. dt_read waits until the value is there and copies the whole,
  * gathered tensor, contiguous, into `out` of `bytes` bytes. dt_item_f64 waits for the only element. 0 = success. */

@@ -17,6 +17,12 @@ const int64_t *dt_shape(const dt_tensor *t) {
 }
 int64_t dt_numel(const dt_tensor *t) { return t ? dt_tensor_meta(t)->numel : 0; }
 int dt_dtype_of(const dt_tensor *t) { return t ? dt_tensor_meta(t)->dtype : DT_DTYPE_NONE; }
+bool dt_is_sharded(const dt_tensor *t, int dim) {
+    const dt_meta *m = t ? dt_tensor_meta(t) : NULL;
+    for (int i = 0; m && i < m->mesh->ndim; i++)
+        if (m->place[i].kind == DT_SHARD && m->place[i].dim == dim && m->mesh->dim[i] > 1) return true;
+    return false;
+}
 
 static dt_status from_host(const void *data, int dtype, dt_dims shape, dt_tensor **out) {
     if (dtype < 0 || dtype >= DT_DTYPE_COUNT) return dt_fail(DT_E_TYPE, "dt_from_host: dtype %d does not exist", dtype);

@@ -150,6 +150,15 @@ const dt_op dt_op_cross_entropy_rows_backward = {
     .kernels = {{DT_CPU, DT_FLOATS, dt_cpu_cross_entropy_rows_backward, DT_K_CONTIGUOUS}},
 };
 
+/* The classes may be cut too: each device gives its targets' losses and 0 for the others. */
+static dt_status nll_place(const dt_node *n, dt_rules *r) {
+    DT_TRY(rows_place(n, r));
+    dt_placement *in, *out;
+    DT_TRY(dt_rule_add(r, &in, &out));
+    in[0] = DT_S(n->in[0]->ndim > 1 ? 1 : 0);
+    out[0] = DT_P;
+    return DT_OK;
+}
 static void nll_grad(dt_grad *g) {
     const dt_loss_attr *a = dt_grad_attr(g);
     dt_grad_set(
@@ -163,7 +172,7 @@ const dt_op dt_op_nll_rows = {
     .attrs = DT_ATTRS(dt_loss_attr, DT_FIELD(dt_loss_attr, ignore_index)),
     .flags = DT_F_STRIDED,
     .infer = rows_infer,
-    .place = rows_place,
+    .place = nll_place,
     .grad = nll_grad,
     .saves = DT_SAVE_IN(1) | DT_SAVE_IN(2),
     .kernels = {{DT_CPU, DT_FLOATS, dt_cpu_nll_rows, DT_K_CONTIGUOUS}},
@@ -178,7 +187,12 @@ static dt_status nll_backward_infer(dt_node *n) {
     return DT_OK;
 }
 static dt_status nll_backward_place(const dt_node *n, dt_rules *r) {
-    return rows_place_of(r, n->out[0].ndim, (bool[]){false, false, false}, (bool[]){true, true, false}, 3, (bool[]){true}, 1);
+    int nd = n->out[0].ndim;
+    DT_TRY(rows_place_of(r, nd, (bool[]){false, false, false}, (bool[]){true, true, false}, 3, (bool[]){true}, 1));
+    dt_placement *in, *out;
+    DT_TRY(dt_rule_add(r, &in, &out));
+    out[0] = DT_S(nd > 1 ? 1 : 0);
+    return DT_OK;
 }
 static void nll_backward_grad(dt_grad *g) { /* linear in g: its gradient picks -w_t gy_t */
     dt_tensor *out[2];
@@ -255,6 +269,23 @@ static dt_tensor *ce_probabilities(dt_scope *s, dt_tensor *x, dt_tensor *t, dt_t
     dt_tensor *loss = dt_neg(s, dt_sum(s, dt_mul(s, lp, DT_V(t)), DT_DIMS(cd), false, DT_DTYPE_NONE));
     return r ? reduce(s, loss, r) : NULL;
 }
+/* Class indices, and the classes cut over devices (a vocabulary-parallel head): log-sum-exp is two small reductions, the picked logits are
+ * a Partial sum, and nothing is gathered, forward or backward. The smoothed part is (s / C) sum over c of w_c (lse - x_c).
+ * out: loss and weight of each row. */
+static void ce_sharded(dt_scope *s, dt_tensor *x, dt_tensor *t, dt_tensor *w, int64_t ignore, double smooth, dt_tensor **out) {
+    int nd = dt_ndim(x), cd = nd > 1 ? 1 : 0;
+    int64_t classes = dt_shape(x)[cd], shape[DT_MAX_DIM];
+    dt_tensor *lse = dt_logsumexp(s, x, DT_DIMS(cd), false);
+    dt_nll_rows(s, x, t, w, ignore, out);
+    out[0] = dt_add(s, out[0], DT_V(dt_mul(s, lse, DT_V(out[1]))));
+    if (smooth == 0) return;
+    for (int i = 0; i < nd; i++) shape[i] = i == cd ? classes : 1;
+    dt_tensor *wx = w ? dt_mul(s, x, DT_V(dt_reshape(s, w, (dt_dims){nd, shape}))) : x;
+    wx = dt_sum(s, wx, DT_DIMS(cd), false, DT_DTYPE_NONE);
+    dt_tensor *all = w ? dt_mul(s, lse, DT_V(all_sum(s, w))) : dt_mul(s, lse, (double)classes);
+    dt_tensor *rest = dt_mul(s, dt_sub(s, all, DT_V(wx)), DT_V(dt_ne(s, t, ignore)));
+    out[0] = dt_add(s, dt_mul(s, out[0], 1 - smooth), DT_V(dt_mul(s, rest, smooth / (double)classes)));
+}
 static void cross_entropy_compose(dt_scope *s, const dt_args *a, dt_tensor **out, int *n_out) {
     dt_tensor *x = dt_arg_get_tensor(a, 0), *t = dt_arg_get_tensor(a, 1), *w = dt_arg_get_tensor(a, 2), *y[3] = {0};
     const char *r = reduction_of(s, a, 3, 5, 6);
@@ -266,7 +297,11 @@ static void cross_entropy_compose(dt_scope *s, const dt_args *a, dt_tensor **out
         dt_compose_out(ce_probabilities(s, x, t, w, smooth, r), out, n_out);
         return;
     }
-    dt_cross_entropy_rows(s, x, t, w, dt_arg_get_int(a, 4, -100), smooth, y);
+    int64_t ignore = dt_arg_get_int(a, 4, -100);
+    if (dt_is_sharded(x, dt_ndim(x) > 1 ? 1 : 0))
+        ce_sharded(s, x, t, w, ignore, smooth, y);
+    else
+        dt_cross_entropy_rows(s, x, t, w, ignore, smooth, y);
     dt_compose_out(reduce_weighted(s, y[0], y[1], r), out, n_out);
 }
 const dt_op dt_op_cross_entropy = {

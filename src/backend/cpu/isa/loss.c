@@ -13,6 +13,7 @@ typedef struct loss_job {
     const int64_t *target;
     char *out[3];
     int64_t outer, n, inner, per, osize, ignore;
+    int64_t lo, total; /* the classes held here are [lo, lo + n) of total */
     double smooth, sum_weight;
     bool direct;
     dt_dtype out_dtype;
@@ -24,7 +25,7 @@ typedef struct loss_job {
 static int64_t loss_target(loss_job *j, int64_t row) {
     int64_t t = j->target[row];
     if (t == j->ignore) return -1;
-    if (t >= 0 && t < j->n) return t;
+    if (t >= 0 && t < j->total) return t;
     atomic_store_explicit(&j->bad, t, memory_order_relaxed);
     atomic_store_explicit(&j->failed, true, memory_order_relaxed);
     return -1;
@@ -41,9 +42,12 @@ static int64_t loss_target(loss_job *j, int64_t row) {
 #define VLOG log
 #include "backend/cpu/isa/loss_t.h"
 
-static void classes(loss_job *j, int ndim, const int64_t *shape) {
+/* place: of the input, whose classes may be cut; NULL: they are whole. */
+static void classes(loss_job *j, int ndim, const int64_t *shape, const dt_geom *place) {
     j->outer = ndim > 1 ? shape[0] : 1;
     j->n = shape[ndim > 1 ? 1 : 0];
+    j->lo = place ? place->lo[ndim > 1 ? 1 : 0] : 0;
+    j->total = place ? place->shape[ndim > 1 ? 1 : 0] : j->n;
     j->inner = 1;
     for (int i = 2; i < ndim; i++) j->inner *= shape[i];
     j->per = (j->inner + DT_BLOCK - 1) / DT_BLOCK;
@@ -52,7 +56,7 @@ static void classes(loss_job *j, int ndim, const int64_t *shape) {
 static dt_status finish(const loss_job *j) {
     if (!j->failed) return DT_OK;
     return dt_fail(DT_E_INDEX, "Target %lld is out of bounds: it must be in [0, %lld), or ignore_index (%lld)", (long long)j->bad,
-                   (long long)j->n, (long long)j->ignore);
+                   (long long)j->total, (long long)j->ignore);
 }
 
 static loss_job job_of(const dt_kctx *c) {
@@ -67,7 +71,7 @@ static loss_job job_of(const dt_kctx *c) {
 dt_status DT_ISA_FN(cross_entropy_rows)(const dt_kctx *c) {
     loss_job j = job_of(c);
     j.x = c->in[0].data, j.target = c->in[1].data, j.weight = c->in[2].data;
-    classes(&j, c->in[0].ndim, c->in[0].shape);
+    classes(&j, c->in[0].ndim, c->in[0].shape, NULL);
     dt_range_run(c->team, j.outer * j.per, j.n * (j.inner < DT_BLOCK ? j.inner : DT_BLOCK) * 2,
                  c->in[0].dtype == DT_float64 ? ce_range_f64 : ce_range_f32, &j);
     return finish(&j);
@@ -80,7 +84,7 @@ dt_status DT_ISA_FN(cross_entropy_rows_backward)(const dt_kctx *c) {
     bool f64 = x->dtype == DT_float64;
     j.g = c->in[0].data, j.x = x->data, j.target = c->in[2].data, j.weight = w->data, j.lse = c->in[4].data;
     j.direct = j.out_dtype == x->dtype;
-    classes(&j, x->ndim, x->shape);
+    classes(&j, x->ndim, x->shape, NULL);
     j.sum_weight = (double)j.n;
     if (j.weight) j.sum_weight = f64 ? dt_lanes_sum_f64(w->data, j.n) : (double)dt_lanes_sum_f32(w->data, j.n);
     dt_range_run(c->team, j.outer * j.per, j.n * (j.inner < DT_BLOCK ? j.inner : DT_BLOCK) * 2, f64 ? ce_back_range_f64 : ce_back_range_f32,
@@ -92,7 +96,7 @@ dt_status DT_ISA_FN(cross_entropy_rows_backward)(const dt_kctx *c) {
 dt_status DT_ISA_FN(nll_rows)(const dt_kctx *c) {
     loss_job j = job_of(c);
     j.x = c->in[0].data, j.target = c->in[1].data, j.weight = c->in[2].data;
-    classes(&j, c->in[0].ndim, c->in[0].shape);
+    classes(&j, c->in[0].ndim, c->in[0].shape, &c->in_place[0]);
     dt_range_run(c->team, j.outer * j.inner, 4, c->in[0].dtype == DT_float64 ? nll_range_f64 : nll_range_f32, &j);
     return finish(&j);
 }
@@ -101,7 +105,7 @@ dt_status DT_ISA_FN(nll_rows)(const dt_kctx *c) {
 dt_status DT_ISA_FN(nll_rows_backward)(const dt_kctx *c) {
     loss_job j = job_of(c);
     j.g = c->in[0].data, j.target = c->in[1].data, j.weight = c->in[2].data;
-    classes(&j, c->out[0].ndim, c->out[0].shape);
+    classes(&j, c->out[0].ndim, c->out[0].shape, &c->out_place[0]);
     memset(c->out[0].data, 0, (size_t)dt_view_numel(&c->out[0]) * (size_t)j.osize);
     dt_range_run(c->team, j.outer * j.inner, 4, c->in[0].dtype == DT_float64 ? nll_back_range_f64 : nll_back_range_f32, &j);
     return finish(&j);

@@ -105,13 +105,15 @@ static void F(ce_back_range)(void *arg, int64_t lo, int64_t hi) {
     }
 }
 
-/* loss = -w_t x_t */
+/* loss = -w_t x_t; 0 on devices that hold other classes. */
 static void F(nll_range)(void *arg, int64_t lo, int64_t hi) {
     loss_job *j = arg;
     const T *wt = j->weight;
     for (int64_t row = lo; row < hi; row++) {
         int64_t t = loss_target(j, row), o = row / j->inner, k = row % j->inner;
-        T w = t < 0 ? 0 : wt ? wt[t] : 1, loss = t < 0 ? 0 : -w * ((const T *)j->x)[(o * j->n + t) * j->inner + k];
+        T w = t < 0 ? 0 : wt ? wt[t] : 1, loss = 0;
+        int64_t at = t - j->lo;
+        if (t >= 0 && at >= 0 && at < j->n) loss = -w * ((const T *)j->x)[(o * j->n + at) * j->inner + k];
         F(dt_store)(j->out[0] + row * j->osize, j->out_dtype, &loss, 1);
         ((T *)j->out[1])[row] = w;
     }
@@ -122,9 +124,10 @@ static void F(nll_back_range)(void *arg, int64_t lo, int64_t hi) {
     const T *wt = j->weight, *g = j->g;
     for (int64_t row = lo; row < hi; row++) {
         int64_t t = loss_target(j, row), o = row / j->inner, k = row % j->inner;
-        if (t < 0) continue;
+        int64_t at = t - j->lo;
+        if (t < 0 || at < 0 || at >= j->n) continue;
         T v = -g[row] * (wt ? wt[t] : 1);
-        F(dt_store)(j->out[0] + ((o * j->n + t) * j->inner + k) * j->osize, j->out_dtype, &v, 1);
+        F(dt_store)(j->out[0] + ((o * j->n + at) * j->inner + k) * j->osize, j->out_dtype, &v, 1);
     }
 }
 
