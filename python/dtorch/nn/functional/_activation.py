@@ -133,6 +133,8 @@ def embedding_bag(
     `input` is (B, N): B bags of N; or (N,) with `offsets` (B,), where the bags begin. `per_sample_weights` (as `input`) only with
     ``mode="sum"``. Entries equal to `padding_idx` count for nothing; an empty bag gives zeros.
     """
+    if weight.dtype in (dtorch.int64, dtorch.int32) and input.is_floating_point():  # the order of the first two was once the other
+        input, weight = weight, input
     if mode not in ("sum", "mean", "max"):
         raise ValueError(f"embedding_bag: mode has to be one of sum, mean or max, got {mode!r}")
     if per_sample_weights is not None and mode != "sum":

@@ -141,8 +141,8 @@ def _renormalize(weight, input, max_norm, norm_type):
 def embedding(input, weight, padding_idx=None, max_norm=None, norm_type=2.0, scale_grad_by_freq=False, sparse=False):
     """Rows of `weight` (V, D) by index: (...) -> (..., D). The row `padding_idx` gets no gradient.
 
-    With `max_norm`, rows with a larger `norm_type`-norm are first scaled down to it, in `weight` itself. Gradients are dense: `sparse` must be False.
+    With `max_norm`, rows with a larger `norm_type`-norm are first scaled down to it, in `weight` itself. Gradients are dense, also with `sparse`.
     """
     if max_norm is not None:
         _renormalize(weight, input, max_norm, norm_type)
-    return _nn.embedding(input, weight, padding_idx, None, 2.0, scale_grad_by_freq, sparse)
+    return _nn.embedding(input, weight, padding_idx, None, 2.0, scale_grad_by_freq)

@@ -122,9 +122,9 @@ def multilabel_soft_margin_loss(input, target, weight=None, size_average=None, r
 
 def multilabel_margin_loss(input, target, size_average=None, reduce=None, reduction="mean"):
     """Multi-class multi-label hinge loss: (N, C) or (C,); `target` holds class numbers, ended by a negative one."""
-    if input.dim() not in (1, 2) or tuple(target.shape) != tuple(input.shape):
+    if input.dim() > 2 or tuple(target.shape) != tuple(input.shape):
         raise RuntimeError(f"multilabel_margin_loss: inconsistent target size: {target.shape} for input of size: {input.shape}")
-    x, t = (input, target) if input.dim() == 2 else (input.unsqueeze(0), target.unsqueeze(0))
+    x, t = (input, target) if input.dim() == 2 else (input.reshape(1, -1), target.reshape(1, -1))
     classes = x.shape[1]
     listed = (t < 0).to(t.dtype).cumsum(1) == 0  # before the first negative entry
     t = t.masked_fill(~listed, 0)
@@ -137,19 +137,19 @@ def multilabel_margin_loss(input, target, size_average=None, reduce=None, reduct
 
 
 def multi_margin_loss(input, target, p=1, margin=1.0, weight=None, size_average=None, reduce=None, reduction="mean"):
-    """``sum_i w[y] max(0, margin - x[y] + x[i])^p / C`` over i != y: input (N, C) or (C,), target (N,) or ()."""
+    """``sum_i w[y] max(0, margin - x[y] + x[i])^p / C`` over i != y: input (N, C) or (C,), target (N,), or () or (1,)."""
     if p not in (1, 2):
         raise ValueError("only p == 1 and p == 2 supported")
     if weight is not None and weight.dim() != 1:
         raise ValueError(f"weight must be one-dimensional, got {weight.dim()} dimensions")
-    x, y = (input, target) if input.dim() == 2 else (input.unsqueeze(0), target.reshape(1))
+    x, y = (input, target) if input.dim() == 2 else (input.reshape(1, -1), target.reshape(1))
     z = (margin - x.gather(1, y.unsqueeze(1)) + x).clamp(min=0)
     z = z if p == 1 else z * z
     if weight is not None:
         z = z * weight.index_select(0, y).unsqueeze(1)
     own = y.unsqueeze(1) == dtorch.arange(x.shape[1], device=y.device)
     loss = z.masked_fill(own, 0.0).sum(1) / x.shape[1]
-    return _reduce(loss if input.dim() == 2 else loss[0], reduction, size_average, reduce)
+    return _reduce(loss if target.dim() else loss[0], reduction, size_average, reduce)
 
 
 def poisson_nll_loss(
