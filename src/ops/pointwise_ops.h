@@ -12,11 +12,30 @@ DT_CPU_KERNEL(pointwise);
 #define DT_FN_METHOD (DT_FN | DT_METHOD)
 
 /* Attribute structs with dt_pw_floats' layout: the parameters' names in order. */
-#define DT_PW_FLOATS1(x) {sizeof(dt_pw_floats), {{#x, offsetof(dt_pw_floats, a)}}}
-#define DT_PW_FLOATS2(x, y) {sizeof(dt_pw_floats), {{#x, offsetof(dt_pw_floats, a)}, {#y, offsetof(dt_pw_floats, b)}}}
-#define DT_PW_FLOATS3(x, y, z)                                                                                                    \
-    {sizeof(dt_pw_floats), {{#x, offsetof(dt_pw_floats, a)}, {#y, offsetof(dt_pw_floats, b)}, {#z, offsetof(dt_pw_floats, c)}}}
-#define DT_PW_INT1(x) {sizeof(dt_pw_int), {{#x, offsetof(dt_pw_int, a)}}}
+#define DT_PW_FLOATS1(x)                      \
+    {                                         \
+        sizeof(dt_pw_floats), {               \
+            { #x, offsetof(dt_pw_floats, a) } \
+        }                                     \
+    }
+#define DT_PW_FLOATS2(x, y)                                                    \
+    {                                                                          \
+        sizeof(dt_pw_floats), {                                                \
+            {#x, offsetof(dt_pw_floats, a)}, { #y, offsetof(dt_pw_floats, b) } \
+        }                                                                      \
+    }
+#define DT_PW_FLOATS3(x, y, z)                                                                                  \
+    {                                                                                                           \
+        sizeof(dt_pw_floats), {                                                                                 \
+            {#x, offsetof(dt_pw_floats, a)}, {#y, offsetof(dt_pw_floats, b)}, { #z, offsetof(dt_pw_floats, c) } \
+        }                                                                                                       \
+    }
+#define DT_PW_INT1(x)                      \
+    {                                      \
+        sizeof(dt_pw_int), {               \
+            { #x, offsetof(dt_pw_int, a) } \
+        }                                  \
+    }
 
 /* In compose functions: the one result; arguments as values. */
 static inline void dt_compose_one(dt_tensor *t, dt_tensor **out, int *n_out) {
@@ -35,7 +54,9 @@ static inline dt_value dt_arg_as_value(const dt_arg *a) {
 static inline double dt_arg_as_float(const dt_arg *a, double otherwise) {
     return a->kind == DT_ARG_FLOAT ? a->f : a->kind == DT_ARG_INT || a->kind == DT_ARG_BOOL ? (double)a->i : otherwise;
 }
-static inline int64_t dt_arg_as_int(const dt_arg *a, int64_t otherwise) { return a->kind == DT_ARG_INT || a->kind == DT_ARG_BOOL ? a->i : otherwise; }
+static inline int64_t dt_arg_as_int(const dt_arg *a, int64_t otherwise) {
+    return a->kind == DT_ARG_INT || a->kind == DT_ARG_BOOL ? a->i : otherwise;
+}
 static inline int dt_arg_as_dtype(const dt_arg *a, int otherwise) { return a->kind == DT_ARG_DTYPE ? (int)a->i : otherwise; }
 
 /* Numbers and 0-dim constants scale a Partial: inputs in `mask` may be Partial(sum|avg) one at a time, the others Replicate. */

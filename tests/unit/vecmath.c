@@ -40,7 +40,8 @@ static void sweep(const char *name, int code, double (*exact)(double), double li
             if (!(d <= worst)) worst = d, at = in[i], gave = out[i];
         }
     }
-    static const float special[] = {0.0f, -0.0f, 1.0f, -1.0f, INFINITY, -INFINITY, NAN, 3.4028235e38f, -3.4028235e38f, 1e-45f, 88.72284f, 88.72283f, 0.5f, 2.0f};
+    static const float special[] = {0.0f,          -0.0f,          1.0f,   -1.0f,     INFINITY,  -INFINITY, NAN,
+                                    3.4028235e38f, -3.4028235e38f, 1e-45f, 88.72284f, 88.72283f, 0.5f,      2.0f};
     enum { N = sizeof special / sizeof *special };
     fn(N, out, (const void *[]){special}, NULL);
     for (int i = 0; i < N; i++) {
@@ -54,7 +55,7 @@ static void sweep(const char *name, int code, double (*exact)(double), double li
 
 static double d_rsqrt(double x) { return 1 / sqrt(x); }
 static double d_sigmoid(double x) { return 1 / (1 + exp(-x)); }
-#define SWEEP(name, exact, limit)                                                                                                 \
+#define SWEEP(name, exact, limit) \
     TEST(name) { sweep(#name, DT_PW_##name, exact, limit); }
 SWEEP(exp, exp, 2)
 SWEEP(exp2, exp2, 2)
@@ -100,7 +101,8 @@ static uint32_t next(void) { return state = state * 1664525u + 1013904223u; }
 
 static void sweep2(int code, double (*exact)(double, double), bool any, double limit) {
     dt_pw_fn fn = dt_cpu_pw_find(code, DT_float32);
-    static const float special[] = {0.0f, -0.0f, 1.0f, -1.0f, 2.0f, -2.0f, 3.0f, -3.0f, 0.5f, -0.5f, INFINITY, -INFINITY, NAN, 1e-45f, 3.4028235e38f, 16777217.0f, 8388609.0f, -8388607.0f};
+    static const float special[] = {0.0f,  -0.0f,    1.0f,      -1.0f, 2.0f,   -2.0f,         3.0f,        -3.0f,      0.5f,
+                                    -0.5f, INFINITY, -INFINITY, NAN,   1e-45f, 3.4028235e38f, 16777217.0f, 8388609.0f, -8388607.0f};
     enum { N = sizeof special / sizeof *special };
     float a[BLOCK], b[BLOCK], out[BLOCK];
     double worst = 0;
@@ -135,7 +137,8 @@ TEST(hypot_any) { sweep2(DT_PW_hypot, hypot, true, 2); }
 
 /* The tail of a loop gives the same bits as its vector part: what a shard's edge cuts off must not matter. */
 TEST(every_length_gives_the_same_bits) {
-    static const int codes[] = {DT_PW_exp, DT_PW_log, DT_PW_tanh, DT_PW_erf, DT_PW_sin, DT_PW_gelu, DT_PW_gelu_tanh, DT_PW_silu, DT_PW_expm1, DT_PW_log1p, DT_PW_atan, DT_PW_sinh, DT_PW_mish, DT_PW_rsqrt};
+    static const int codes[] = {DT_PW_exp,  DT_PW_log,   DT_PW_tanh,  DT_PW_erf,  DT_PW_sin,  DT_PW_gelu, DT_PW_gelu_tanh,
+                                DT_PW_silu, DT_PW_expm1, DT_PW_log1p, DT_PW_atan, DT_PW_sinh, DT_PW_mish, DT_PW_rsqrt};
     float in[67], whole[67], part[67];
     for (int i = 0; i < 67; i++) in[i] = (float)(next() >> 8) * 0x1p-22f;
     for (size_t k = 0; k < sizeof codes / sizeof *codes; k++) {
@@ -151,7 +154,8 @@ TEST(every_length_gives_the_same_bits) {
 
 /* Conversions of 16-bit floats agree with the scalar ones of tensor/dtype.h for every value. */
 TEST(half_conversions) {
-    dt_pw_fn up = dt_cpu_pw_cast(DT_float16, DT_float32), down = dt_cpu_pw_cast(DT_float32, DT_float16), bdown = dt_cpu_pw_cast(DT_float32, DT_bfloat16);
+    dt_pw_fn up = dt_cpu_pw_cast(DT_float16, DT_float32), down = dt_cpu_pw_cast(DT_float32, DT_float16),
+             bdown = dt_cpu_pw_cast(DT_float32, DT_bfloat16);
     for (int h = 0; h < 65536; h += 16) {
         uint16_t in[16], back[16], bback[16];
         float f[16], mid[16];

@@ -2,9 +2,9 @@
 #include <math.h>
 #include <string.h>
 
+#include "ops/factory.h"
 #include "ops/kernel.h"
 #include "ops/pointwise.h"
-#include "ops/factory.h"
 
 DT_CPU_KERNEL(fill);
 DT_CPU_KERNEL(arange);

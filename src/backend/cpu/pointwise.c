@@ -3,15 +3,17 @@
 
 #include "base/cpu.h"
 
-#define DECLARE(isa) dt_pw_fn dt_cpu_pw_find_##isa(int code, dt_dtype t); dt_pw_fn dt_cpu_pw_cast_##isa(dt_dtype from, dt_dtype to);
+#define DECLARE(isa)                                     \
+    dt_pw_fn dt_cpu_pw_find_##isa(int code, dt_dtype t); \
+    dt_pw_fn dt_cpu_pw_cast_##isa(dt_dtype from, dt_dtype to);
 DECLARE(base)
 #ifdef DT_HAVE_AVX2
 DECLARE(avx2)
 DECLARE(avx512)
-#define CHOOSE(call)                                                                                                              \
-    dt_isa isa = dt_cpu_isa();                                                                                                    \
-    if (isa == DT_ISA_AVX512) return dt_cpu_pw_##call(avx512);                                                                    \
-    if (isa == DT_ISA_AVX2) return dt_cpu_pw_##call(avx2);                                                                        \
+#define CHOOSE(call)                                           \
+    dt_isa isa = dt_cpu_isa();                                 \
+    if (isa == DT_ISA_AVX512) return dt_cpu_pw_##call(avx512); \
+    if (isa == DT_ISA_AVX2) return dt_cpu_pw_##call(avx2);     \
     return dt_cpu_pw_##call(base)
 #else
 #define CHOOSE(call) return dt_cpu_pw_##call(base)

@@ -23,18 +23,18 @@
 #endif
 
 /* name, suffix, type of the operands, wrapping type, type of the result, what precedes the loop, expression */
-#define PW_BODY(name, suffix, T_, W_, O_, before, load, expr)                                                                     \
-    void PW_FN(name, suffix)(int64_t n, void *out, const void *const *in, const void *p);                                         \
-    void PW_FN(name, suffix)(int64_t n, void *out, const void *const *in, const void *p) {                                        \
-        typedef T_ T;                                                                                                             \
-        typedef W_ W;                                                                                                             \
-        O_ *o = out;                                                                                                              \
-        (void)p, (void)(W)0;                                                                                                      \
-        before;                                                                                                                   \
-        PW_LOOP {                                                                                                                 \
-            load;                                                                                                                 \
-            o[i] = (O_)(expr);                                                                                                    \
-        }                                                                                                                         \
+#define PW_BODY(name, suffix, T_, W_, O_, before, load, expr)                              \
+    void PW_FN(name, suffix)(int64_t n, void *out, const void *const *in, const void *p);  \
+    void PW_FN(name, suffix)(int64_t n, void *out, const void *const *in, const void *p) { \
+        typedef T_ T;                                                                      \
+        typedef W_ W;                                                                      \
+        O_ *o = out;                                                                       \
+        (void)p, (void)(W)0;                                                               \
+        before;                                                                            \
+        PW_LOOP {                                                                          \
+            load;                                                                          \
+            o[i] = (O_)(expr);                                                             \
+        }                                                                                  \
     }
 #define PW_PTR1 const T *x = in[0]
 #define PW_PTR2 const T *x = in[0], *y = in[1]
@@ -45,7 +45,9 @@
 #define PW_GET3 T a = x[i], b = y[i], c = z[i]
 #define PW_GET4 T a = x[i], b = y[i], c = z[i], d = v[i]
 /* float attributes (dt_pw_floats), read before the loop */
-#define PW_ATTR const T pa = (T)((const dt_pw_floats *)p)->a, pb = (T)((const dt_pw_floats *)p)->b, pc = (T)((const dt_pw_floats *)p)->c; (void)pa, (void)pb, (void)pc
+#define PW_ATTR                                                                                                               \
+    const T pa = (T)((const dt_pw_floats *)p)->a, pb = (T)((const dt_pw_floats *)p)->b, pc = (T)((const dt_pw_floats *)p)->c; \
+    (void)pa, (void)pb, (void)pc
 #define PW_BLOCK1(name, suffix, T_, W_, O_, expr) PW_BODY(name, suffix, T_, W_, O_, PW_PTR1, PW_GET1, expr)
 #define PW_BLOCK2(name, suffix, T_, W_, O_, expr) PW_BODY(name, suffix, T_, W_, O_, PW_PTR2, PW_GET2, expr)
 #define PW_BLOCK3(name, suffix, T_, W_, O_, expr) PW_BODY(name, suffix, T_, W_, O_, PW_PTR3, PW_GET3, expr)
@@ -55,20 +57,20 @@
 
 /* BLOCK over the dtypes of a class; the result has the operands' type (_R), or is a bool (_B). */
 #define PW_OVER_FLT_R(BLOCK, name, expr) BLOCK(name, f32, float, float, float, expr) BLOCK(name, f64, double, double, double, expr)
-#define PW_OVER_INT_R(BLOCK, name, expr)                                                                                          \
-    BLOCK(name, u8, uint8_t, uint32_t, uint8_t, expr)                                                                             \
-    BLOCK(name, i8, int8_t, uint32_t, int8_t, expr)                                                                               \
-    BLOCK(name, i16, int16_t, uint32_t, int16_t, expr)                                                                            \
-    BLOCK(name, i32, int32_t, uint32_t, int32_t, expr)                                                                            \
+#define PW_OVER_INT_R(BLOCK, name, expr)               \
+    BLOCK(name, u8, uint8_t, uint32_t, uint8_t, expr)  \
+    BLOCK(name, i8, int8_t, uint32_t, int8_t, expr)    \
+    BLOCK(name, i16, int16_t, uint32_t, int16_t, expr) \
+    BLOCK(name, i32, int32_t, uint32_t, int32_t, expr) \
     BLOCK(name, i64, int64_t, uint64_t, int64_t, expr)
 #define PW_OVER_BOOL_R(BLOCK, name, expr) BLOCK(name, b1, uint8_t, uint8_t, uint8_t, expr)
 #define PW_OVER_NUM_R(BLOCK, name, expr) PW_OVER_FLT_R(BLOCK, name, expr) PW_OVER_INT_R(BLOCK, name, expr)
 #define PW_OVER_FLT_B(BLOCK, name, expr) BLOCK(name, f32, float, float, uint8_t, expr) BLOCK(name, f64, double, double, uint8_t, expr)
-#define PW_OVER_INT_B(BLOCK, name, expr)                                                                                          \
-    BLOCK(name, u8, uint8_t, uint32_t, uint8_t, expr)                                                                             \
-    BLOCK(name, i8, int8_t, uint32_t, uint8_t, expr)                                                                              \
-    BLOCK(name, i16, int16_t, uint32_t, uint8_t, expr)                                                                            \
-    BLOCK(name, i32, int32_t, uint32_t, uint8_t, expr)                                                                            \
+#define PW_OVER_INT_B(BLOCK, name, expr)               \
+    BLOCK(name, u8, uint8_t, uint32_t, uint8_t, expr)  \
+    BLOCK(name, i8, int8_t, uint32_t, uint8_t, expr)   \
+    BLOCK(name, i16, int16_t, uint32_t, uint8_t, expr) \
+    BLOCK(name, i32, int32_t, uint32_t, uint8_t, expr) \
     BLOCK(name, i64, int64_t, uint64_t, uint8_t, expr)
 #define PW_OVER_ALL_B(BLOCK, name, expr) PW_OVER_FLT_B(BLOCK, name, expr) PW_OVER_INT_B(BLOCK, name, expr) PW_OVER_BOOL_R(BLOCK, name, expr)
 

@@ -17,7 +17,7 @@ PW_FLT1(gelu, a *M_PHI(a))
 PW_FLT2(gelu_backward, a *(M_PHI(b) + b * M_EXP((T)-0.5 * b * b) * INV_SQRT_2PI))
 #define GELU_K ((T)0.79788456080286535588) /* sqrt(2 / pi) */
 #define GELU_C ((T)0.044715)
-PW_FLT1(gelu_tanh, (T)0.5 * a * ((T)1 + M_TANH(GELU_K *(a + GELU_C * a * a * a))))
+PW_FLT1(gelu_tanh, (T)0.5 * a * ((T)1 + M_TANH(GELU_K * (a + GELU_C * a * a * a))))
 #define GELU_T M_TANH(GELU_K *(b + GELU_C * b * b * b))
 #define GELU_TANH_GRAD(t) ((T)0.5 * ((T)1 + (t)) + (T)0.5 * b * ((T)1 - (t) * (t)) * GELU_K * ((T)1 + (T)3 * GELU_C * b * b))
 #define PW_GELU_TANH(name, suffix, T_, W_, O_, expr) PW_BODY(name, suffix, T_, W_, O_, PW_PTR2, PW_GET2; T t = GELU_T, expr)
@@ -25,26 +25,27 @@ PW_OVER_FLT_R(PW_GELU_TANH, gelu_tanh_backward, a *GELU_TANH_GRAD(t))
 
 PW_FLT1(silu, a *M_SIGMOID(a))
 #define PW_SIGM(name, suffix, T_, W_, O_, expr) PW_BODY(name, suffix, T_, W_, O_, PW_PTR2, PW_GET2; T s = M_SIGMOID(b), expr)
-PW_OVER_FLT_R(PW_SIGM, silu_backward, a *(s * ((T)1 + b * ((T)1 - s))))
+PW_OVER_FLT_R(PW_SIGM, silu_backward, a *(s *((T)1 + b * ((T)1 - s))))
 
 /* log(1 + e^x) without overflow */
 VM float softplus_f32(float x) { return (x > 0.0f ? x : 0.0f) + vm_log1p(vm_exp(-fabsf(x))); }
 VM double softplus_f64(double x) { return (x > 0.0 ? x : 0.0) + log1p(exp(-fabs(x))); }
 #define M_SOFTPLUS(x) M_BY_TYPE(x, softplus_f32, softplus_f64)(x)
 PW_FLT1(mish, a *M_TANH(M_SOFTPLUS(a)))
-#define PW_MISH(name, suffix, T_, W_, O_, expr) PW_BODY(name, suffix, T_, W_, O_, PW_PTR2, PW_GET2; T s = M_SIGMOID(b); T t = M_TANH(M_SOFTPLUS(b)), expr)
+#define PW_MISH(name, suffix, T_, W_, O_, expr) \
+    PW_BODY(name, suffix, T_, W_, O_, PW_PTR2, PW_GET2; T s = M_SIGMOID(b); T t = M_TANH(M_SOFTPLUS(b)), expr)
 PW_OVER_FLT_R(PW_MISH, mish_backward, a *(t + b * s * ((T)1 - t * t)))
-PW_FLTP1(softplus, a *pa > pb ? a : M_SOFTPLUS(a *pa) / pa) /* pa: beta, pb: threshold */
-PW_FLTP2(softplus_backward, b *pa > pb ? a : a * M_SIGMOID(b *pa))
+PW_FLTP1(softplus, a *pa > pb ? a : M_SOFTPLUS(a * pa) / pa) /* pa: beta, pb: threshold */
+PW_FLTP2(softplus_backward, b *pa > pb ? a : a * M_SIGMOID(b * pa))
 PW_FLT1(logsigmoid, -M_SOFTPLUS(-a))
 PW_FLT2(logsigmoid_backward, a *M_SIGMOID(-b))
 
 /* elu: x > 0 ? scale x : alpha scale (e^(input_scale x) - 1); pa: alpha, pb: scale, pc: input_scale */
-PW_FLTP1(elu, a > 0 ? a * pb : M_EXPM1(a *pc) * (pa * pb))
-PW_FLTP2(elu_backward, b > 0 ? a * pb : a * pc * pa * pb * M_EXP(b *pc))
+PW_FLTP1(elu, a > 0 ? a * pb : M_EXPM1(a * pc) * (pa * pb))
+PW_FLTP2(elu_backward, b > 0 ? a * pb : a * pc * pa * pb * M_EXP(b * pc))
 PW_FLTP1(leaky_relu, a > 0 ? a : a * pa)
 PW_FLTP2(leaky_relu_backward, b > 0 ? a : a * pa)
-PW_NUMP1(hardtanh, a < pa ? pa : a > pb ? pb : a)
+PW_NUMP1(hardtanh, a<pa ? pa : a> pb ? pb : a)
 PW_FLTP2(hardtanh_backward, (b > pa) & (b < pb) ? a : (T)0)
 #define CLIP(v, lo, hi) ((v) < (lo) ? (lo) : (v) > (hi) ? (hi) : (v))
 PW_FLT1(hardswish, a *CLIP(a + (T)3, (T)0, (T)6) / (T)6)

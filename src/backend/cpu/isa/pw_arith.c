@@ -5,12 +5,14 @@
 /* ---- selection ---- */
 PW_NUM1(copy, a)
 PW_BOOL1(copy, a)
-#define PW_COND(name, suffix, T_, W_, O_, expr)                                                                                   \
-    PW_BODY(name, suffix, T_, W_, O_, const uint8_t *q = in[0]; const T *x = in[1]; const T *y = in[2], uint8_t m = q[i]; T a = x[i]; T b = y[i], expr)
+#define PW_COND(name, suffix, T_, W_, O_, expr)                                                                                       \
+    PW_BODY(name, suffix, T_, W_, O_, const uint8_t *q = in[0]; const T *x = in[1]; const T *y = in[2], uint8_t m = q[i]; T a = x[i]; \
+            T b = y[i], expr)
 PW_OVER_NUM_R(PW_COND, where, m ? a : b)
 PW_OVER_BOOL_R(PW_COND, where, m ? a : b)
-#define PW_MASK(name, suffix, T_, W_, O_, expr)                                                                                   \
-    PW_BODY(name, suffix, T_, W_, O_, const T *x = in[0]; const uint8_t *q = in[1]; const T *y = in[2], uint8_t m = q[i]; T a = x[i]; T b = y[i], expr)
+#define PW_MASK(name, suffix, T_, W_, O_, expr)                                                                                       \
+    PW_BODY(name, suffix, T_, W_, O_, const T *x = in[0]; const uint8_t *q = in[1]; const T *y = in[2], uint8_t m = q[i]; T a = x[i]; \
+            T b = y[i], expr)
 PW_OVER_NUM_R(PW_MASK, masked_fill, m ? b : a)
 PW_OVER_BOOL_R(PW_MASK, masked_fill, m ? b : a)
 
@@ -35,7 +37,7 @@ PW_FLT1(neg, -a)
 PW_INT1(neg, (W)0 - (W)a)
 PW_FLT1(abs, M_ABS(a))
 PW_INT1(abs, a < 0 ? (W)0 - (W)a : (W)a)
-PW_FLT1(sign, a > 0 ? (T)1 : a < 0 ? (T)-1 : a *(T)0 == 0 ? (T)0 : a)
+PW_FLT1(sign, a > 0 ? (T)1 : a < 0 ? (T)-1 : a * (T)0 == 0 ? (T)0 : a)
 PW_INT1(sign, (a > 0) - (a < 0))
 PW_BOOL1(sign, a)
 PW_FLT1(square, a *a)
@@ -92,18 +94,18 @@ static inline double remainder_f64(double a, double b) {
     return m != 0.0 && (b < 0.0) != (m < 0.0) ? m + b : m;
 }
 /* f32: blocks with a quotient too large for the fast way (or a zero or infinite operand) take the exact one. */
-#define PW_QUOTIENT(name, fast, exact)                                                                                            \
-    void PW_FN(name, f32)(int64_t n, void *out, const void *const *in, const void *p);                                            \
-    void PW_FN(name, f32)(int64_t n, void *out, const void *const *in, const void *p) {                                           \
-        float *o = out;                                                                                                           \
-        const float *x = in[0], *y = in[1];                                                                                       \
-        (void)p;                                                                                                                  \
-        int far = 0;                                                                                                              \
-        for (int64_t i = 0; i < n; i++) far |= !(fabsf(x[i]) < fabsf(y[i]) * VM_FMOD_MAX) | !(fabsf(y[i]) < INFINITY);              \
-        if (far)                                                                                                                  \
-            for (int64_t i = 0; i < n; i++) o[i] = exact(x[i], y[i]);                                                             \
-        else                                                                                                                      \
-            PW_LOOP o[i] = fast(x[i], y[i]);                                                                                      \
+#define PW_QUOTIENT(name, fast, exact)                                                                                 \
+    void PW_FN(name, f32)(int64_t n, void *out, const void *const *in, const void *p);                                 \
+    void PW_FN(name, f32)(int64_t n, void *out, const void *const *in, const void *p) {                                \
+        float *o = out;                                                                                                \
+        const float *x = in[0], *y = in[1];                                                                            \
+        (void)p;                                                                                                       \
+        int far = 0;                                                                                                   \
+        for (int64_t i = 0; i < n; i++) far |= !(fabsf(x[i]) < fabsf(y[i]) * VM_FMOD_MAX) | !(fabsf(y[i]) < INFINITY); \
+        if (far)                                                                                                       \
+            for (int64_t i = 0; i < n; i++) o[i] = exact(x[i], y[i]);                                                  \
+        else                                                                                                           \
+            PW_LOOP o[i] = fast(x[i], y[i]);                                                                           \
     }
 PW_QUOTIENT(div_floor, vm_floor_div, floor_div_f32)
 PW_QUOTIENT(remainder, vm_remainder, remainder_f32)
@@ -150,9 +152,10 @@ PW_FLT1(floor, M_FLOOR(a))
 PW_FLT1(ceil, M_CEIL(a))
 PW_FLT1(trunc, M_TRUNC(a))
 PW_FLT1(round, M_RINT(a))
-#define PW_DECIMALS(name, suffix, T_, W_, O_, expr)                                                                               \
-    PW_BODY(name, suffix, T_, W_, O_, PW_PTR1; const int64_t k = ((const dt_pw_int *)p)->a; const T s = (T)pow(10.0, (double)(k < 0 ? -k : k)), PW_GET1, expr)
-PW_OVER_FLT_R(PW_DECIMALS, round_decimals, k < 0 ? M_RINT(a / s) * s : M_RINT(a *s) / s)
+#define PW_DECIMALS(name, suffix, T_, W_, O_, expr)                                         \
+    PW_BODY(name, suffix, T_, W_, O_, PW_PTR1; const int64_t k = ((const dt_pw_int *)p)->a; \
+            const T s = (T)pow(10.0, (double)(k < 0 ? -k : k)), PW_GET1, expr)
+PW_OVER_FLT_R(PW_DECIMALS, round_decimals, k < 0 ? M_RINT(a / s) * s : M_RINT(a * s) / s)
 PW_FLT1(frac, a - M_TRUNC(a))
 PW_FLTP1(nan_to_num, a != a ? pa : a == (T)INFINITY ? pb : a == (T)-INFINITY ? pc : a)
 

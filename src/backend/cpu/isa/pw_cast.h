@@ -8,7 +8,7 @@
 VM uint16_t vm_f32_to_f16(float x) {
     int32_t i = vm_bits(x), sign = i >> 16 & 0x8000, a = i & 0x7fffffff;
     float f = vm_float(a);
-    int32_t small = vm_bits(f + 0.5f) - 0x3f000000;                        /* below 2^-14: the FPU rounds at 2^-24 */
+    int32_t small = vm_bits(f + 0.5f) - 0x3f000000; /* below 2^-14: the FPU rounds at 2^-24 */
     int32_t normal = (a + 0xfff + (a >> 13 & 1) - 0x38000000) >> 13;
     int32_t r = a < 0x38800000 ? small : normal;
     r = a >= 0x477ff000 ? 0x7c00 : r;

@@ -44,18 +44,18 @@ PW_BLOCK1(erfc, f32, float, float, float, vm_erfc(a))
 PW_BLOCK1(erfc, f64, double, double, double, erfc(a))
 
 /* sin, cos, tan: arguments too large for the fast reduction are set right by libm afterwards (rare; out may be the input: ask first). */
-#define PW_TRIG(name, fast, exact)                                                                                                \
-    void PW_FN(name, f32)(int64_t n, void *out, const void *const *in, const void *p);                                            \
-    void PW_FN(name, f32)(int64_t n, void *out, const void *const *in, const void *p) {                                           \
-        float *o = out;                                                                                                           \
-        const float *x = in[0];                                                                                                   \
-        (void)p;                                                                                                                  \
-        int far = 0;                                                                                                              \
-        for (int64_t i = 0; i < n; i++) far |= !(fabsf(x[i]) <= VM_TRIG_MAX);                                                     \
-        if (far)                                                                                                                  \
-            for (int64_t i = 0; i < n; i++) o[i] = fabsf(x[i]) <= VM_TRIG_MAX ? fast(x[i]) : exact(x[i]);                         \
-        else                                                                                                                      \
-            PW_LOOP o[i] = fast(x[i]);                                                                                            \
+#define PW_TRIG(name, fast, exact)                                                                        \
+    void PW_FN(name, f32)(int64_t n, void *out, const void *const *in, const void *p);                    \
+    void PW_FN(name, f32)(int64_t n, void *out, const void *const *in, const void *p) {                   \
+        float *o = out;                                                                                   \
+        const float *x = in[0];                                                                           \
+        (void)p;                                                                                          \
+        int far = 0;                                                                                      \
+        for (int64_t i = 0; i < n; i++) far |= !(fabsf(x[i]) <= VM_TRIG_MAX);                             \
+        if (far)                                                                                          \
+            for (int64_t i = 0; i < n; i++) o[i] = fabsf(x[i]) <= VM_TRIG_MAX ? fast(x[i]) : exact(x[i]); \
+        else                                                                                              \
+            PW_LOOP o[i] = fast(x[i]);                                                                    \
     }
 PW_TRIG(sin, vm_sin, sinf)
 PW_TRIG(cos, vm_cos, cosf)

@@ -13,10 +13,18 @@ static double erfinv_guess(double x, double w) {
     double p;
     if (w < 5) {
         w -= 2.5;
-        p = 1.50140941 + w * (0.246640727 + w * (-0.00417768164 + w * (-0.00125372503 + w * (0.00021858087 + w * (-4.39150654e-06 + w * (-3.5233877e-06 + w * (3.43273939e-07 + w * 2.81022636e-08)))))));
+        p = 1.50140941 +
+            w * (0.246640727 +
+                 w * (-0.00417768164 +
+                      w * (-0.00125372503 + w * (0.00021858087 + w * (-4.39150654e-06 +
+                                                                      w * (-3.5233877e-06 + w * (3.43273939e-07 + w * 2.81022636e-08)))))));
     } else {
         w = sqrt(w) - 3;
-        p = 2.83297682 + w * (1.00167406 + w * (0.00943887047 + w * (-0.0076224613 + w * (0.00573950773 + w * (-0.00367342844 + w * (0.00134934322 + w * (0.000100950558 + w * -0.000200214257)))))));
+        p = 2.83297682 +
+            w * (1.00167406 +
+                 w * (0.00943887047 +
+                      w * (-0.0076224613 +
+                           w * (0.00573950773 + w * (-0.00367342844 + w * (0.00134934322 + w * (0.000100950558 + w * -0.000200214257)))))));
     }
     return p * x;
 }
@@ -87,8 +95,18 @@ static double digamma_f64(double x) {
 /* Sum over k >= 0 of (k + q)^-s: the first terms, then Euler and Maclaurin's formula with Bernoulli numbers. */
 static double zeta_f64(double s, double q) {
     static const double coefficient[] = {/* (2k)! / B_2k */
-        12.0, -720.0, 30240.0, -1209600.0, 47900160.0, -1.8924375803183791606e9, 7.47242496e10, -2.950130727918164224e12, 1.1646782814350067249e14,
-        -4.5979787224074726105e15, 1.8152105401943546773e17, -7.1661652561756670113e18};
+                                         12.0,
+                                         -720.0,
+                                         30240.0,
+                                         -1209600.0,
+                                         47900160.0,
+                                         -1.8924375803183791606e9,
+                                         7.47242496e10,
+                                         -2.950130727918164224e12,
+                                         1.1646782814350067249e14,
+                                         -4.5979787224074726105e15,
+                                         1.8152105401943546773e17,
+                                         -7.1661652561756670113e18};
     if (s != s || q != q) return NAN;
     if (s == 1) return INFINITY;
     if (s < 1) return NAN;
@@ -130,7 +148,8 @@ static double polygamma_f64(int64_t n, double x) {
 BY_DOUBLE1(lgamma, lgamma_f64)
 BY_DOUBLE1(digamma, digamma_f64)
 PW_FLT2(zeta, zeta_f64((double)a, (double)b))
-#define PW_POLY(name, suffix, T_, W_, O_, expr) PW_BODY(name, suffix, T_, W_, O_, PW_PTR1; const int64_t k = ((const dt_pw_int *)p)->a, PW_GET1, expr)
+#define PW_POLY(name, suffix, T_, W_, O_, expr) \
+    PW_BODY(name, suffix, T_, W_, O_, PW_PTR1; const int64_t k = ((const dt_pw_int *)p)->a, PW_GET1, expr)
 PW_OVER_FLT_R(PW_POLY, polygamma, polygamma_f64(k, (double)a))
 
 /* ---- Bessel functions ---------------------------------------------------------------------------------------------------------------------- */
@@ -259,19 +278,19 @@ PW_FLT2(igammac, igamma_f64((double)a, (double)b, true))
 
 /* ---- orthogonal polynomials of degree n, 0 for n < 0, by their recurrences (A&S 22.7) ---------------------------------------------------------------- */
 /* p0 = 1, p1 = first; next: p_(k+1) from p = p_k and q = p_(k-1) */
-#define POLYNOMIAL(name, first, next)                                                                                             \
-    static double name##_f64(double x, double degree) {                                                                           \
-        int64_t n = (int64_t)degree;                                                                                              \
-        if (n <= 0) return n == 0;                                                                                                \
-        double q = 1, p = first;                                                                                                  \
-        for (int64_t k = 1; k < n; k++) {                                                                                         \
-            double r = next;                                                                                                      \
-            q = p;                                                                                                                \
-            p = r;                                                                                                                \
-            if (p != p) break;                                                                                                    \
-        }                                                                                                                         \
-        return p;                                                                                                                 \
-    }                                                                                                                             \
+#define POLYNOMIAL(name, first, next)                   \
+    static double name##_f64(double x, double degree) { \
+        int64_t n = (int64_t)degree;                    \
+        if (n <= 0) return n == 0;                      \
+        double q = 1, p = first;                        \
+        for (int64_t k = 1; k < n; k++) {               \
+            double r = next;                            \
+            q = p;                                      \
+            p = r;                                      \
+            if (p != p) break;                          \
+        }                                               \
+        return p;                                       \
+    }                                                   \
     PW_FLT2(name, name##_f64((double)a, (double)b))
 POLYNOMIAL(chebyshev_t, x, 2 * x * p - q)
 POLYNOMIAL(chebyshev_u, 2 * x, 2 * x * p - q)
@@ -283,6 +302,6 @@ POLYNOMIAL(shifted_chebyshev_u, 2 * Z, 2 * Z * p - q)
 POLYNOMIAL(shifted_chebyshev_v, 2 * Z - 1, 2 * Z * p - q)
 POLYNOMIAL(shifted_chebyshev_w, 2 * Z + 1, 2 * Z * p - q)
 POLYNOMIAL(hermite_h, 2 * x, 2 * x * p - 2 * (double)k * q)
-POLYNOMIAL(hermite_he, x, x * p - (double)k * q)
+POLYNOMIAL(hermite_he, x, x *p - (double)k * q)
 POLYNOMIAL(laguerre_l, 1 - x, ((2 * (double)k + 1 - x) * p - (double)k * q) / ((double)k + 1))
 POLYNOMIAL(legendre_p, x, ((2 * (double)k + 1) * x * p - (double)k * q) / ((double)k + 1))

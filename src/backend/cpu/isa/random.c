@@ -2,9 +2,9 @@
  * stream (ops/random.h), so any sharding draws the same numbers.
  *
  * Philox runs over LANES counters at a time, four words each. */
+#include "ops/random.h"
 #include "backend/cpu/isa/pw_cast.h"
 #include "ops/op.h"
-#include "ops/random.h"
 
 #ifdef __AVX2__
 #include <immintrin.h>
@@ -22,9 +22,9 @@ struct job {
     dt_pw_fn cast;
     uint64_t seed, offset;
     const void *attr;
-    int ndim;                                    /* collapsed */
+    int ndim;                                     /* collapsed */
     int64_t n, len[DT_MAX_DIM], step[DT_MAX_DIM]; /* local sizes and global strides */
-    int64_t base;                                /* global index of the local origin */
+    int64_t base;                                 /* global index of the local origin */
 };
 
 /* Philox over LANES counters from `counter` on: word w of counter i goes to all[4 i + w]. */
@@ -156,7 +156,8 @@ static void normal_f64(const job *j, int64_t g, int64_t n, double *out) {
     words64(j, first, m, w);
     for (int64_t i = g; i < g + n; i++) {
         int64_t k = (i & ~1ll) - first;
-        double u = ((double)(int64_t)(w[k] >> 11) + 0.5) * 0x1p-53, t = (double)(int64_t)(w[k + 1] >> 11) * (6.2831853071795864769 * 0x1p-53);
+        double u = ((double)(int64_t)(w[k] >> 11) + 0.5) * 0x1p-53,
+               t = (double)(int64_t)(w[k + 1] >> 11) * (6.2831853071795864769 * 0x1p-53);
         out[i - g] = sqrt(-2.0 * log(u)) * (i & 1 ? sin(t) : cos(t));
     }
 }
@@ -176,33 +177,33 @@ static void draw_normal(const job *j, int64_t g, int64_t pos, int64_t n, void *o
 
 /* ---- other distributions, each from one uniform number u in [0, 1) -------------------------------------------------------------------- */
 /* f32 and f64 forms of `out = expr(u)`; A and B are the op's parameters. */
-#define FROM_UNIFORM(name, expr)                                                                                                  \
-    static void draw_##name(const job *j, int64_t g, int64_t pos, int64_t n, void *out) {                                         \
-        const dt_random_floats *a = j->attr;                                                                                      \
-        (void)pos;                                                                                                                \
-        if (j->tile == DT_float32) {                                                                                              \
-            typedef float T;                                                                                                      \
-            float *o = out, A = (float)a->a, B = (float)a->b;                                                                     \
-            (void)A, (void)B;                                                                                                     \
-            uniform_f32(j, g, n, o);                                                                                              \
-            for (int64_t i = 0; i < n; i++) {                                                                                     \
-                float u = o[i];                                                                                                   \
-                o[i] = (T)(expr);                                                                                                 \
-            }                                                                                                                     \
-        } else {                                                                                                                  \
-            typedef double T;                                                                                                     \
-            double *o = out, A = a->a, B = a->b;                                                                                  \
-            (void)A, (void)B;                                                                                                     \
-            uniform_f64(j, g, n, o);                                                                                              \
-            for (int64_t i = 0; i < n; i++) {                                                                                     \
-                double u = o[i];                                                                                                  \
-                o[i] = (T)(expr);                                                                                                 \
-            }                                                                                                                     \
-        }                                                                                                                         \
+#define FROM_UNIFORM(name, expr)                                                          \
+    static void draw_##name(const job *j, int64_t g, int64_t pos, int64_t n, void *out) { \
+        const dt_random_floats *a = j->attr;                                              \
+        (void)pos;                                                                        \
+        if (j->tile == DT_float32) {                                                      \
+            typedef float T;                                                              \
+            float *o = out, A = (float)a->a, B = (float)a->b;                             \
+            (void)A, (void)B;                                                             \
+            uniform_f32(j, g, n, o);                                                      \
+            for (int64_t i = 0; i < n; i++) {                                             \
+                float u = o[i];                                                           \
+                o[i] = (T)(expr);                                                         \
+            }                                                                             \
+        } else {                                                                          \
+            typedef double T;                                                             \
+            double *o = out, A = a->a, B = a->b;                                          \
+            (void)A, (void)B;                                                             \
+            uniform_f64(j, g, n, o);                                                      \
+            for (int64_t i = 0; i < n; i++) {                                             \
+                double u = o[i];                                                          \
+                o[i] = (T)(expr);                                                         \
+            }                                                                             \
+        }                                                                                 \
     }
-FROM_UNIFORM(exponential, -M_LOG1P(-u) / A)                                 /* rate A */
+FROM_UNIFORM(exponential, -M_LOG1P(-u) / A)                                   /* rate A */
 FROM_UNIFORM(cauchy, A + B * M_TAN((T)3.14159265358979323846 * (u - (T)0.5))) /* median A, scale B */
-FROM_UNIFORM(bernoulli, u < A)                                              /* probability A */
+FROM_UNIFORM(bernoulli, u < A)                                                /* probability A */
 /* trials up to the first success of probability A: at least 1 */
 FROM_UNIFORM(geometric, A >= 1 ? (T)1 : M_FLOOR(M_LOG1P(-u) / M_LOG1P(-A)) + 1)
 static void draw_log_normal(const job *j, int64_t g, int64_t pos, int64_t n, void *out) {
@@ -315,8 +316,8 @@ static dt_status run(const dt_kctx *c, draw_fn draw, dt_dtype tile) {
 }
 static dt_dtype float_tile(const dt_kctx *c) { return c->out[0].dtype == DT_float64 ? DT_float64 : DT_float32; }
 
-#define RANDOM_KERNEL(name, tile)                                                                                                 \
-    dt_status DT_ISA_FN(name)(const dt_kctx *c);                                                                                  \
+#define RANDOM_KERNEL(name, tile)                \
+    dt_status DT_ISA_FN(name)(const dt_kctx *c); \
     dt_status DT_ISA_FN(name)(const dt_kctx *c) { return run(c, draw_##name, tile); }
 RANDOM_KERNEL(uniform, float_tile(c))
 RANDOM_KERNEL(normal, float_tile(c))
