@@ -73,7 +73,7 @@ static dt_status plan_of(dt_engine *e, dt_graph *g, dt_plan **out) {
     uint64_t hash = dt_hash_words(g->key, g->n_key, 11);
     for (dt_hlink *l = dt_htab_first(&e->plans, hash); l; l = l->next) {
         dt_plan *p = (dt_plan *)l;
-        if (l->hash == hash && p->n_key == g->n_key && !memcmp(p->key, g->key, sizeof *p->key * p->n_key)) {
+        if (l->hash == hash && p->n_key == g->n_key && (!p->n_key || !memcmp(p->key, g->key, sizeof *p->key * p->n_key))) {
             p->used_at = ++e->clock;
             e->stats.plan_hits++;
             *out = p;
