@@ -296,10 +296,7 @@ static void compose_matrix_power(dt_scope *s, const dt_args *a, dt_tensor **out,
         fail(s, dt_fail(DT_E_SHAPE, "linalg.matrix_power: A must be batches of square matrices, got %dD", nd));
         return;
     }
-    if (n < 0) {
-        fail(s, dt_fail(DT_E_NOTIMPL, "matrix_power: negative powers"));
-        return;
-    }
+    if (n < 0) x = dt_inverse(s, x);
     if (n == 0) { /* the identity, as a result of x: its gradient is 0 */
         dt_tensor *one = dt_triu(s, dt_tril(s, dt_ones_like(s, x, DT_DTYPE_NONE), 0), 0);
         r = dt_where(s, dt_ones_like(s, x, DT_bool), one, x);
