@@ -313,7 +313,7 @@ const dt_op dt_op_linalg_svd = {
     .kernels = {{DT_CPU, F32_F64, dt_cpu_linalg_svd, DT_K_CONTIGUOUS, NULL}},
 };
 const dt_op dt_op_linalg_pinv = {
-    .sig = "_linalg_pinv(Tensor A, float atol, float rtol) -> Tensor", .doc = "Pseudo-inverse; singular values up to max(atol, rtol * the largest) count as 0.", .where = DT_HIDDEN,
-    .attrs = ATTR(FIELD(atol), FIELD(rtol)), .infer = infer_pinv, .place = place_batch, .grad = grad_pinv, .saves = DT_SAVE_IN(0) | DT_SAVE_OUT(0), .scratch = scratch, .flops = flops_cubic,
+    .sig = "_linalg_pinv(Tensor A, float atol, float rtol, bool hermitian) -> Tensor", .doc = "Pseudo-inverse; singular values up to max(atol, rtol * the largest) count as 0.", .where = DT_HIDDEN,
+    .attrs = ATTR(FIELD(atol), FIELD(rtol), FIELD(hermitian)), .infer = infer_pinv, .place = place_batch, .grad = grad_pinv, .saves = DT_SAVE_IN(0) | DT_SAVE_OUT(0), .scratch = scratch, .flops = flops_cubic,
     .kernels = {{DT_CPU, F32_F64, dt_cpu_linalg_pinv, DT_K_CONTIGUOUS, NULL}},
 };

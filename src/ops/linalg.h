@@ -7,6 +7,7 @@
 typedef struct dt_linalg_attr {
     bool upper, left, unitriangular; /* triangular systems; upper also for cholesky and eigh */
     bool full, check;                /* svd, qr: complete bases; check: an info other than 0 is an error */
+    bool hermitian;                  /* pinv: the lower triangle says all */
     double atol, rtol;               /* pinv */
 } dt_linalg_attr;
 

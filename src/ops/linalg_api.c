@@ -22,6 +22,9 @@ static bool at_least_matrix(dt_scope *s, const char *op, dt_tensor *x) {
     return dt_ndim(x) >= 2 || refuse(s, dt_fail(DT_E_SHAPE, "%s: The input tensor A must have at least 2 dimensions, got %d", op, dt_ndim(x)));
 }
 
+/* An empty vector where x lies. */
+static dt_tensor *nothing_like(dt_scope *s, dt_tensor *x) { return dt_narrow(s, dt_reshape(s, x, DT_DIMS(-1)), 0, 0, 0); }
+
 /* The batches of a and b made equal by broadcasting. */
 static bool match_batches(dt_scope *s, dt_tensor **a, dt_tensor **b) {
     dt_tensor **t[2] = {a, b};
@@ -148,7 +151,7 @@ static void compose_linalg_qr(dt_scope *s, const dt_args *a, dt_tensor **out, in
         return;
     }
     if (dt_linalg_qr(s, arg(a, 0), !strcmp(mode, "complete"), r)) return;
-    if (!strcmp(mode, "r")) r[0] = dt_new_zeros(s, r[0], DT_DIMS(0), DT_DTYPE_NONE);
+    if (!strcmp(mode, "r")) r[0] = nothing_like(s, r[0]);
     give(r, 2, out, n_out);
 }
 static void compose_qr(dt_scope *s, const dt_args *a, dt_tensor **out, int *n_out) {
@@ -220,7 +223,7 @@ static dt_tensor *spectrum(dt_scope *s, dt_tensor *A, bool hermitian) {
     if (!hermitian) return svdvals(s, A);
     if (dt_linalg_eigh(s, A, false, r)) return NULL;
     dt_tensor *sorted[2], *size = dt_abs(s, r[0]);
-    return dt_sort(s, size, -1, true, sorted) ? NULL : sorted[0];
+    return dt_sort(s, size, -1, true, false, sorted) ? NULL : sorted[0];
 }
 static void compose_matrix_rank(dt_scope *s, const dt_args *a, dt_tensor **out, int *n_out) {
     dt_tensor *A = arg(a, 0);
@@ -237,34 +240,38 @@ static void compose_matrix_rank_tol(dt_scope *s, const dt_args *a, dt_tensor **o
     if (sv) dt_compose_out(count_above(s, A, sv, dt_arg_get_value(a, 1), DT_V(0.0)), out, n_out);
 }
 
-static dt_tensor *pinv(dt_scope *s, dt_tensor *A, double atol, double rtol) {
+static dt_tensor *pinv(dt_scope *s, dt_tensor *A, double atol, double rtol, bool hermitian) {
     if (!at_least_matrix(s, "linalg.pinv", A)) return NULL;
     if (rtol != rtol) rtol = atol > 0 ? 0 : default_rtol(A);
-    return dt_linalg_pinv(s, A, atol == atol ? atol : 0, rtol);
+    return dt_linalg_pinv(s, A, atol == atol ? atol : 0, rtol, hermitian);
 }
 static void compose_linalg_pinv(dt_scope *s, const dt_args *a, dt_tensor **out, int *n_out) {
-    dt_compose_out(pinv(s, arg(a, 0), dt_arg_get_float(a, 1, NAN), dt_arg_get_float(a, 2, NAN)), out, n_out);
+    double atol = dt_arg_get_float(a, 1, NAN), rtol = dt_arg_get_float(a, 2, NAN);
+    dt_compose_out(pinv(s, arg(a, 0), atol, rtol, dt_arg_get_bool(a, 3, false)), out, n_out);
 }
 static void compose_linalg_pinv_rcond(dt_scope *s, const dt_args *a, dt_tensor **out, int *n_out) {
-    dt_compose_out(pinv(s, arg(a, 0), 0, dt_arg_get_float(a, 1, NAN)), out, n_out);
+    dt_compose_out(pinv(s, arg(a, 0), 0, dt_arg_get_float(a, 1, NAN), dt_arg_get_bool(a, 2, false)), out, n_out);
 }
 static void compose_pinverse(dt_scope *s, const dt_args *a, dt_tensor **out, int *n_out) {
-    dt_compose_out(pinv(s, arg(a, 0), 0, dt_arg_get_float(a, 1, 1e-15)), out, n_out);
+    dt_compose_out(pinv(s, arg(a, 0), 0, dt_arg_get_float(a, 1, 1e-15), false), out, n_out);
 }
 
 static void compose_lstsq(dt_scope *s, const dt_args *a, dt_tensor **out, int *n_out) {
     dt_tensor *A = arg(a, 0), *B = arg(a, 1), *r[4];
     *n_out = 4;
     if (!at_least_matrix(s, "linalg.lstsq", A)) return;
-    bool vector = dt_ndim(B) == dt_ndim(A) - 1;
+    const char *driver = dt_arg_get_str(a, 3, "gelsy"); /* PyTorch's drivers differ in which results they give */
+    bool vector = dt_ndim(B) == dt_ndim(A) - 1, values = !strcmp(driver, "gelsd") || !strcmp(driver, "gelss");
     int64_t m = dt_shape(A)[dt_ndim(A) - 2], n = dt_shape(A)[dt_ndim(A) - 1];
     dt_tensor *b = vector ? dt_unsqueeze(s, B, -1) : B, *A2 = A;
     if (!b || !match_batches(s, &A2, &b)) return;
-    dt_tensor *x = dt_matmul(s, pinv(s, A2, 0, dt_arg_get_float(a, 2, NAN)), b);
+    dt_tensor *x = dt_matmul(s, pinv(s, A2, 0, dt_arg_get_float(a, 2, NAN), false), b);
     r[0] = vector ? dt_squeeze(s, x, DT_DIMS(-1)) : x;
-    r[1] = m > n ? dt_sum(s, dt_square(s, dt_sub(s, dt_matmul(s, A2, x), b)), DT_DIMS(-2), false, DT_DTYPE_NONE) : dt_new_zeros(s, x, DT_DIMS(0), DT_DTYPE_NONE);
-    r[2] = count_above(s, A, svdvals(s, A), DT_NOTHING, dt_arg_get_value(a, 2));
-    r[3] = dt_new_zeros(s, x, DT_DIMS(0), DT_DTYPE_NONE);
+    r[1] = m > n && strcmp(driver, "gelsy") ? dt_sum(s, dt_square(s, dt_sub(s, dt_matmul(s, A2, x), b)), DT_DIMS(-2), false, DT_DTYPE_NONE) : nothing_like(s, x);
+    dt_tensor *sv = svdvals(s, A);
+    r[2] = count_above(s, A, sv, DT_NOTHING, dt_arg_get_value(a, 2));
+    if (!strcmp(driver, "gels")) r[2] = nothing_like(s, r[2]);
+    r[3] = values ? sv : nothing_like(s, x);
     give(r, 4, out, n_out);
 }
 

@@ -196,8 +196,8 @@ DT_CPU_KERNEL(linalg_cholesky) {
 static int eigh(job *j, int64_t i) { /* out: values, vectors in columns */
     char *v = room(j, i);
     int n = (int)j->n;
-    memcpy(v, slice(j, &j->c->in[0], 2, i), (size_t)(j->n * j->n) * j->size);
-    int info = n ? table.syevd[j->t](COL, 'V', j->a->upper ? 'L' : 'U', n, v, n, slice(j, &j->c->out[0], 1, i)) : 0;
+    to_columns(j, slice(j, &j->c->in[0], 2, i), j->n, j->n, v);
+    int info = n ? table.syevd[j->t](COL, 'V', j->a->upper ? 'U' : 'L', n, v, n, slice(j, &j->c->out[0], 1, i)) : 0;
     to_columns(j, v, j->n, j->n, slice(j, &j->c->out[1], 2, i));
     return info;
 }
@@ -272,6 +272,8 @@ static int pinv(job *j, int64_t i) {
          *s = vh + (size_t)(big * big) * j->size;
     if (!k) return 0;
     memcpy(copy, slice(j, &j->c->in[0], 2, i), (size_t)(m * n) * j->size);
+    for (int64_t r = 0; j->a->hermitian && r < n; r++) /* the upper triangle is the lower one's mirror image */
+        for (int64_t q = r + 1; q < n; q++) put(j, copy, r * n + q, at(j, copy, q * n + r));
     int info = table.gesdd[j->t](COL, 'S', (int)n, (int)m, copy, (int)n, s, vh, (int)n, u, (int)k); /* vh (k, n), u (m, k), in rows */
     double tol = j->a->rtol * at(j, s, 0);
     if (j->a->atol > tol) tol = j->a->atol;
