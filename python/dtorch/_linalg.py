@@ -43,7 +43,7 @@ def tensorsolve(A, B, dims=None):
         A = A.movedim(dims, tuple(range(A.dim() - len(dims), A.dim())))
     shape = tuple(A.shape[B.dim() :])
     if math.prod(shape) != math.prod(B.shape):
-        raise RuntimeError(f"Expected self to satisfy the requirement prod(self.shape[other.ndim:]) == prod(self.shape[:other.ndim]), got {tuple(A.shape)} and {tuple(B.shape)}")
+        raise RuntimeError(f"tensorsolve: the sizes of A after those of B must multiply to B.numel(), got {tuple(A.shape)} and {tuple(B.shape)}")
     return _L["solve"](A.reshape(-1, math.prod(shape)), B.reshape(-1)).reshape(shape)
 
 
