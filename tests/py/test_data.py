@@ -62,6 +62,22 @@ def test_tensor_dataset_and_subsets():
         data.TensorDataset(torch.zeros(2), torch.zeros(3))
 
 
+def test_batches_of_a_tensor_dataset():
+    x, y = torch.arange(12.0).view(6, 2), torch.arange(6)
+
+    class Doubled(data.TensorDataset):
+        def __getitem__(self, i):
+            return tuple(t * 2 for t in super().__getitem__(i))
+
+    whole = data.TensorDataset(x, y)
+    for d in (whole, Doubled(x, y), data.Subset(whole, [5, 4, 1, 3]), data.Subset(data.Subset(whole, [5, 4, 1, 3]), [1, 3, 2, 0])):
+        order = [3, -1, 0]
+        a, b = next(iter(data.DataLoader(d, batch_size=3, sampler=order)))
+        want = [d[i] for i in order]
+        assert a.tolist() == [w[0].tolist() for w in want] and b.tolist() == [w[1].tolist() for w in want]
+        assert a.dtype == x.dtype and b.dtype == y.dtype and type(next(iter(data.DataLoader(d)))) is list
+
+
 def test_joined_datasets():
     c = data.ConcatDataset([range(3), range(5)])
     assert [c[i] for i in range(8)] == [0, 1, 2, 0, 1, 2, 3, 4] and c[-1] == 4 and len(c) == 8 and c.cumulative_sizes == [3, 8]

@@ -304,48 +304,77 @@ def _bring_inside(position, length, padding_mode, align_corners):
     return position
 
 
+def _linear_taps(position, spatial, padding_mode, align_corners):
+    """The corners of the cells in which positions lie: (coordinates, weight)."""
+    position = [_bring_inside(p, s, padding_mode, align_corners) for p, s in zip(position, spatial, strict=True)]
+    base = [p.floor() for p in position]
+    taps = []
+    for bits in range(1 << len(position)):
+        at, weight = [], 1.0
+        for d, p in enumerate(position):
+            up = bits >> d & 1
+            at.append(base[d] + up)
+            weight = weight * (p - base[d] if up else 1 - (p - base[d]))
+        taps.append((at, weight))
+    return taps
+
+
+def _cubic_weights(t):
+    """The cubic kernel (a = -3/4) at the distances 1 + t, t, 1 - t, 2 - t."""
+
+    def near(x):
+        return (1.25 * x - 2.25) * x * x + 1
+
+    def far(x):
+        return ((-0.75 * x + 3.75) * x - 6) * x + 3
+
+    return far(t + 1), near(t), near(1 - t), far(2 - t)
+
+
+def _cubic_taps(position, spatial, padding_mode, align_corners):
+    """The 4 x 4 pixels around positions: (coordinates, weight). Padding applies to each pixel."""
+    base = [p.floor() for p in position]
+    weights = [_cubic_weights(p - b) for p, b in zip(position, base, strict=True)]
+    taps = []
+    for i in range(4):
+        for j in range(4):
+            at = [_bring_inside(b + k - 1, s, padding_mode, align_corners) for b, k, s in zip(base, (i, j), spatial, strict=True)]
+            taps.append((at, weights[0][i] * weights[1][j]))
+    return taps
+
+
 def grid_sample(input, grid, mode="bilinear", padding_mode="zeros", align_corners=False):
     """Values of `input` (N, C, H, W) at the positions `grid` (N, h, w, 2), x before y, in [-1, 1]: (N, C, h, w); the same in 3-D.
 
-    `mode` is "bilinear" or "nearest"; `padding_mode` is "zeros", "border" or "reflection".
+    `mode` is "bilinear", "nearest" or (in 2-D) "bicubic"; `padding_mode` is "zeros", "border" or "reflection".
     """
-    dims = input.dim() - 2
-    if mode not in ("bilinear", "nearest"):
-        raise ValueError(f"grid_sample(): expected mode to be 'bilinear' or 'nearest', but got: '{mode}'")
+    dims, align_corners = input.dim() - 2, bool(align_corners)
+    if mode not in ("bilinear", "nearest", "bicubic"):
+        raise ValueError(f"grid_sample(): expected mode to be 'bilinear', 'nearest' or 'bicubic', but got: '{mode}'")
     if padding_mode not in ("zeros", "border", "reflection"):
         raise ValueError(f"grid_sample(): expected padding_mode to be 'zeros', 'border', or 'reflection', but got: '{padding_mode}'")
     if dims not in (2, 3) or grid.dim() != input.dim() or grid.shape[-1] != dims or grid.shape[0] != input.shape[0]:
         raise RuntimeError(f"grid_sample(): expected input (N, C, ...) and grid (N, ..., {dims}), got {input.shape} and {grid.shape}")
+    if mode == "bicubic" and dims != 2:
+        raise RuntimeError("grid_sampler(): bicubic interpolation only supports 4D input")
     n, c, *spatial = input.shape
-    out_spatial = list(grid.shape[1:-1])
-    position = []
-    for d in range(dims):  # d counts from the first spatial dimension; the grid's last entry belongs to it
-        p = _unnormalize(grid[..., dims - 1 - d], spatial[d], bool(align_corners))
-        position.append(_bring_inside(p, spatial[d], padding_mode, bool(align_corners)))
-    flat = input.reshape(n, c, -1)
+    # d counts from the first spatial dimension; the grid's last entry belongs to it.
+    position = [_unnormalize(grid[..., dims - 1 - d], spatial[d], align_corners) for d in range(dims)]
     if mode == "nearest":
-        corners = [([p.round() for p in position], position[0] * 0 + 1)]  # the grid's gradient is 0, not absent
+        inside = [_bring_inside(p, s, padding_mode, align_corners) for p, s in zip(position, spatial, strict=True)]
+        taps = [([p.round() for p in inside], position[0] * 0 + 1)]  # the grid's gradient is 0, not absent
     else:
-        base = [p.floor() for p in position]
-        corners = []
-        for bits in range(1 << dims):
-            at, weight = [], 1.0
-            for d in range(dims):
-                up = bits >> d & 1
-                at.append(base[d] + up)
-                fraction = position[d] - base[d]
-                weight = weight * (fraction if up else 1 - fraction)
-            corners.append((at, weight))
+        taps = (_cubic_taps if mode == "bicubic" else _linear_taps)(position, spatial, padding_mode, align_corners)
+    flat = input.reshape(n, c, -1)
     total = None
-    for at, weight in corners:
+    for at, weight in taps:
         index, inside = None, None
         for d in range(dims):
             ok = (at[d] >= 0) & (at[d] <= spatial[d] - 1)
             inside = ok if inside is None else inside & ok
             i = at[d].detach().clamp(0, spatial[d] - 1).to(dtorch.int64)
             index = i if index is None else index * spatial[d] + i
-        value = flat.gather(2, index.reshape(n, 1, -1).expand(n, c, -1)).reshape(n, c, *out_spatial)
-        scale = inside.to(input.dtype) if weight is None else weight * inside.to(input.dtype)
-        value = value * scale.unsqueeze(1)
+        value = flat.gather(2, index.reshape(n, 1, -1).expand(n, c, -1)).reshape(n, c, *grid.shape[1:-1])
+        value = value * (weight * inside.to(input.dtype)).unsqueeze(1)
         total = value if total is None else total + value
     return total

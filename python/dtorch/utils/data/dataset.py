@@ -62,6 +62,13 @@ class TensorDataset(Dataset):
     def __len__(self):
         return self.tensors[0].shape[0]
 
+    def _batch(self, indices):
+        """What ``default_collate`` makes of these samples, with one operator a tensor; None when a subclass has its own samples."""
+        if type(self).__getitem__ is not TensorDataset.__getitem__ or "__getitems__" in dir(type(self)):
+            return None
+        rows = dtorch.tensor(indices, dtype=dtorch.int64)
+        return [t[rows.to(t.device)] for t in self.tensors]
+
 
 class StackDataset(Dataset):
     """Samples put together from several data sets of the same length: tuples, or dictionaries when given by name."""
@@ -136,6 +143,12 @@ class Subset(Dataset):
         if isinstance(index, list):
             return self.dataset[[self.indices[i] for i in index]]
         return self.dataset[self.indices[index]]
+
+    def _batch(self, indices):
+        batch = getattr(self.dataset, "_batch", None)
+        if batch is None or type(self) is not Subset:
+            return None
+        return batch([int(self.indices[i]) for i in indices])
 
     def __getitems__(self, indices):
         where = [self.indices[i] for i in indices]

@@ -14,6 +14,7 @@ import threading
 import time
 import traceback
 
+from dtorch.utils.data.collate import default_collate
 from dtorch.utils.data.dataset import Dataset
 
 __all__ = ["WorkerError", "WorkerInfo", "WorkerPool", "get_worker_info"]
@@ -42,6 +43,8 @@ class Fetcher:
     def __init__(self, dataset, iterable, auto_collation, collate_fn, drop_last):
         self.dataset, self.auto_collation, self.collate_fn, self.drop_last = dataset, auto_collation, collate_fn, drop_last
         self.stream = iter(dataset) if iterable else None
+        # Rows of tensors are gathered, not taken one by one and stacked.
+        self.batch = getattr(dataset, "_batch", None) if collate_fn is default_collate else None
 
     def fetch(self, indices):
         """The batch of these indices; StopIteration when the stream has ended."""
@@ -57,6 +60,8 @@ class Fetcher:
             if not samples or (self.drop_last and len(samples) < len(indices)):
                 raise StopIteration
         else:
+            if self.batch is not None and (batch := self.batch(indices)) is not None:
+                return batch
             many = getattr(self.dataset, "__getitems__", None)
             samples = many(indices) if callable(many) else [self.dataset[i] for i in indices]
         return self.collate_fn(samples)
