@@ -67,8 +67,10 @@ typedef struct dt_attrs {
     uint16_t size;
     dt_attr_field field[14];
 } dt_attrs;
+/* clang-format off */
 #define DT_FIELD(type, name) {#name, offsetof(type, name)}
 #define DT_ATTRS(type, ...) {sizeof(type), {__VA_ARGS__}}
+/* clang-format on */
 
 /* ---- a call being inferred ------------------------------------------------------------------------------------------------ */
 struct dt_call;
@@ -124,13 +126,15 @@ dt_status dt_place_except(const dt_node *n, dt_rules *r, uint32_t dims_mask) DT_
 dt_status dt_place_reduce(const dt_node *n, dt_rules *r, const dt_ints *dims, bool keepdim, dt_placement partial) DT_WUR;
 
 /* ---- the literal ----------------------------------------------------------------------------------------------------------- */
-enum { /* .where: which Python names an op gets */
+/* .where: which Python names an op gets */
+enum {
     DT_FN = 1,      /* dtorch.name */
     DT_METHOD = 2,  /* Tensor.name; the first tensor parameter is self */
     DT_NN = 4,      /* dtorch.nn.functional.name */
     DT_HIDDEN = 8   /* dtorch._C._ops.name only */
 };
-enum { /* .flags */
+/* .flags */
+enum {
     DT_F_FACTORY = 1,    /* no input decides the result's mesh: takes device/device_mesh/placements */
     DT_F_RANDOM = 2,     /* two hidden Scalar inputs (seed, offset) are appended; see ops/random.h */
     DT_F_LOWERED = 4,    /* no kernel: the controller lowers it itself (redistribute, from_local, to_local …) */
