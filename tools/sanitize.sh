@@ -6,6 +6,7 @@
 set -euo pipefail
 sanitizers=$1 build=$2 jobs=$3
 here=$(dirname "$0")
+mkdir -p "$(dirname "$build")"
 if [ ! -f "$build/build.ninja" ]; then
     meson setup "$build" -Db_sanitize="$sanitizers" -Dpython=false -Dbuildtype=debugoptimized -Db_lundef=false \
         -Dc_args=-fno-sanitize-recover=all >"$build.log" || { cat "$build.log"; exit 1; }
