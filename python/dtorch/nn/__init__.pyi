@@ -146,7 +146,6 @@ from dtorch.nn.modules.upsampling import UpsamplingNearest2d as UpsamplingNeares
 from dtorch.nn.modules.padding import ZeroPad1d as ZeroPad1d
 from dtorch.nn.modules.padding import ZeroPad2d as ZeroPad2d
 from dtorch.nn.modules.padding import ZeroPad3d as ZeroPad3d
-from dtorch.nn import attention as attention
 from dtorch.nn import functional as functional
 from dtorch.nn import init as init
 from dtorch.nn import modules as modules
