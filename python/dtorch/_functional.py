@@ -8,8 +8,8 @@ from dtorch._C import Tensor
 _F = _C._functions
 
 __all__ = [
-    "allclose", "as_tensor", "asarray", "compile", "equal", "is_complex", "is_floating_point", "is_inference", "is_nonzero", "is_same_size",
-    "is_signed", "is_storage", "is_tensor", "numel", "sym_int", "tensordot", "typename",
+    "allclose", "as_tensor", "asarray", "broadcast_shapes", "compile", "equal", "is_complex", "is_floating_point", "is_inference",
+    "is_nonzero", "is_same_size", "is_signed", "is_storage", "is_tensor", "numel", "scalar_tensor", "sym_int", "tensordot", "typename",
 ]  # fmt: skip
 
 
@@ -120,6 +120,37 @@ def asarray(obj, *, dtype=None, device=None, copy=None, requires_grad=False):
     return out.requires_grad_() if requires_grad else out
 
 
+def scalar_tensor(s, *, dtype=None, device=None, requires_grad=False, **ignored):
+    """A 0-dim tensor of a number, in the default dtype unless `dtype` says otherwise."""
+    return _C.tensor(s, dtype=_C.get_default_dtype() if dtype is None else dtype, device=device, requires_grad=requires_grad)
+
+
+def broadcast_shapes(*shapes):
+    """The shape that tensors of these shapes (or ints) broadcast to."""
+    shapes = [(s,) if isinstance(s, int) else tuple(s) for s in shapes]
+    out = [1] * max((len(s) for s in shapes), default=0)
+    for shape in shapes:
+        for i, n in enumerate(reversed(shape), 1):
+            if n < 0:
+                raise RuntimeError(f"Trying to create tensor with negative dimension ({n}): ({n})")
+            if n != 1 and out[-i] not in (1, n):
+                raise RuntimeError("Shape mismatch: objects cannot be broadcast to a single shape")
+            out[-i] = n if n != 1 else out[-i]
+    return _C.Size(out)
+
+
+def sum_to_size(self, *size):
+    """self summed over the dimensions that would have to be broadcast to go from `size` to self's shape."""
+    size = tuple(size[0]) if len(size) == 1 and not isinstance(size[0], int) else size
+    extra = self.ndim - len(size)
+    fits = extra >= 0 and all(n in (1, m) for n, m in zip(size, self.shape[extra:], strict=True))
+    if not fits:
+        raise RuntimeError(f"size {{{list(size)}}} is not expandable to size {{{list(self.shape)}}}.")
+    dims = list(range(extra)) + [extra + i for i, n in enumerate(size) if n == 1 and self.shape[extra + i] != 1]
+    out = self.sum(dims, keepdim=True) if dims else self
+    return out.reshape(size) if extra else out
+
+
 def compile(model=None, **options):
     """Returns `model` as it is: there is nothing to compile, and nothing to wait for."""
     return (lambda fn: fn) if model is None else model
@@ -161,3 +192,5 @@ def install(target):
     Tensor.allclose = allclose
     Tensor.is_nonzero = is_nonzero
     Tensor.is_same_size = is_same_size
+    Tensor.sum_to_size = sum_to_size
+    Tensor.__rdiv__ = Tensor.__rtruediv__

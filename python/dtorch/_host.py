@@ -28,12 +28,12 @@ def host_call(fn, *inputs, out):
     def call(ins):
         import numpy as np
 
-        got = fn(*(np.frombuffer(b, dtype=d).reshape(s) for b, (s, d) in zip(ins, described)))
+        got = fn(*(np.frombuffer(b, dtype=d).reshape(s) for b, (s, d) in zip(ins, described, strict=False)))
         got = (got,) if single or not isinstance(got, (tuple, list)) else got
         if len(got) != len(types):
             raise ValueError(f"host_call(): the function returned {len(got)} results, {len(types)} were declared")
         results = []
-        for g, (shape, _), d in zip(got, types, names):
+        for g, (shape, _), d in zip(got, types, names, strict=False):
             g = np.asarray(g)
             if g.shape != shape:
                 raise ValueError(f"host_call(): the function returned shape {g.shape}, {shape} was declared")

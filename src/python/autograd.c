@@ -50,8 +50,15 @@ static void handle_dealloc(PyObject *o) {
 }
 static PyObject *handle_remove(PyObject *o, PyObject *none) {
     py_handle *h = (py_handle *)o;
+#if PY_VERSION_HEX >= 0x030D0000
+    PyObject *t = NULL;
+    if (h->tensor && PyWeakref_GetRef(h->tensor, &t) < 0) return NULL;
+#else
     PyObject *t = h->tensor ? PyWeakref_GetObject(h->tensor) : NULL;
-    if (t && t != Py_None) dt_tensor_hook_remove(dt_py_tensor_of(t), h->id);
+    t = t == Py_None ? NULL : Py_XNewRef(t);
+#endif
+    if (t) dt_tensor_hook_remove(dt_py_tensor_of(t), h->id);
+    Py_XDECREF(t);
     Py_CLEAR(h->tensor);
     Py_RETURN_NONE;
 }

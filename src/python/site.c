@@ -19,6 +19,9 @@
 #include <internal/pycore_frame.h>
 #undef Py_BUILD_CORE
 #pragma GCC diagnostic pop
+#elif PY_VERSION_HEX < 0x030B0000
+#include <frameobject.h>
+#define PyFrame_GetLasti(f) ((f)->f_lasti * 2) /* 3.10 counts instructions, not bytes */
 #endif
 
 enum { SITES = 4096, CODES = 1024 };

@@ -407,3 +407,28 @@ def test_op_table():
     assert row["signature"].startswith("add(") and row["doc"] and row["where"] & 1
     assert all(r["doc"] and "(" in r["signature"] for r in table)
     assert "relu" in dtorch.relu.__doc__ and dtorch.relu.__name__ == "relu" and pickle.loads(pickle.dumps(dtorch.relu)) is dtorch.relu
+
+
+def test_small_functions():
+    assert dtorch.broadcast_shapes((2, 1), 3, (1, 1)) == (2, 3) and dtorch.broadcast_shapes() == ()
+    with pytest.raises(RuntimeError, match="cannot be broadcast"):
+        dtorch.broadcast_shapes((2,), (3,))
+    assert dtorch.scalar_tensor(3).item() == 3.0 and dtorch.scalar_tensor(3, dtype=dtorch.int8).dtype is dtorch.int8
+    x = dtorch.arange(6.0).view(2, 3)
+    assert x.sum_to_size(1, 3).tolist() == [[3, 5, 7]] and x.sum_to_size(3).tolist() == [3, 5, 7] and x.sum_to_size(()).item() == 15
+    with pytest.raises(RuntimeError, match="not expandable"):
+        x.sum_to_size(2)
+
+
+@pytest.mark.parametrize("name", ["hann", "hamming", "blackman", "bartlett"])
+def test_windows(name):
+    ours, theirs = getattr(dtorch.signal.windows, name), {"hann": np.hanning}.get(name) or getattr(np, name)
+    for m in (0, 1, 2, 7, 8):
+        np.testing.assert_allclose(ours(m, dtype=dtorch.float64).numpy(), theirs(m), atol=1e-12)
+        if m:
+            classic = getattr(dtorch, name + "_window")
+            np.testing.assert_allclose(classic(m, dtype=dtorch.float64).numpy(), theirs(m + 1)[:-1] if m > 1 else [1.0], atol=1e-12)
+
+
+def test_kaiser_window():
+    np.testing.assert_allclose(dtorch.kaiser_window(9, False, beta=5.0, dtype=dtorch.float64).numpy(), np.kaiser(9, 5.0), rtol=1e-6)
