@@ -151,7 +151,7 @@ _FROM = {"load": "io", "save": "io", "host_call": "_host"}
 
 def _legacy(name, kind):
     def make(*args):
-        if len(args) == 1 and not isinstance(args[0], type(0)):  # `int` is a dtype here
+        if len(args) == 1 and not isinstance(args[0], type(0)):  # noqa: UP003 - `int` is a dtype here
             return tensor(args[0], dtype=kind)
         return _C._functions["empty"](args or (0,), dtype=kind)
 
