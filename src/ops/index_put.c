@@ -266,8 +266,20 @@ static bool look_up(dt_scope *s, dt_tensor *input, dt_list indices, lookup *l) {
     }
     return true;
 }
+/* The only index if it is a bool mask whose shape begins x's; NULL otherwise. */
+static dt_tensor *only_mask(dt_tensor *x, dt_list l) {
+    if (l.n != 1 || !l.v[0] || dt_dtype_of(l.v[0]) != DT_bool) return NULL;
+    int nd = dt_ndim(l.v[0]);
+    bool fits = nd > 0 && nd <= dt_ndim(x) && !memcmp(dt_shape(l.v[0]), dt_shape(x), (size_t)nd * sizeof(int64_t));
+    return fits ? l.v[0] : NULL;
+}
 static void compose_index(dt_scope *s, const dt_args *a, dt_tensor **out, int *n_out) {
     lookup l;
+    dt_tensor *x = dt_arg_get_tensor(a, 0), *mask = only_mask(x, dt_arg_get_list(a, 1));
+    if (mask && dt_ndim(mask) == dt_ndim(x)) { /* no indices needed */
+        dt_compose_return(out, n_out, dt_masked_pick(s, x, mask));
+        return;
+    }
     if (look_up(s, dt_arg_get_tensor(a, 0), dt_arg_get_list(a, 1), &l)) dt_compose_return(out, n_out, dt__index(s, l.input, (dt_list){l.n, l.v}));
 }
 const dt_op dt_op_index = {
@@ -279,7 +291,14 @@ const dt_op dt_op_index = {
 };
 static void compose_index_put(dt_scope *s, const dt_args *a, dt_tensor **out, int *n_out) {
     lookup l;
-    dt_tensor *x = dt_arg_get_tensor(a, 0);
+    dt_tensor *x = dt_arg_get_tensor(a, 0), *mask = only_mask(x, dt_arg_get_list(a, 1));
+    dt_value v = dt_arg_get_value(a, 2);
+    bool loses = v.kind == 2 && !dt_dtype_is_float((dt_dtype)dt_dtype_of(x)); /* masked_fill refuses what assignment truncates */
+    if (mask && !loses && !dt_arg_get_bool(a, 3, false) && (v.kind != 1 || (dt_ndim(v.t) == 0 && dt_dtype_of(v.t) == dt_dtype_of(x)))) {
+        for (int d = dt_ndim(mask); d < dt_ndim(x) && mask; d++) mask = dt_unsqueeze(s, mask, -1);
+        dt_compose_return(out, n_out, dt_masked_fill(s, x, mask, v)); /* one value: no need to wait for the mask */
+        return;
+    }
     if (!look_up(s, x, dt_arg_get_list(a, 1), &l)) return;
     dt_tensor *y = dt__index_put(s, l.input, ((dt_list){l.n, l.v}), dt_arg_get_value(a, 2), dt_arg_get_bool(a, 3, false));
     if (y && dt_ndim(y) != dt_ndim(x)) y = dt_reshape(s, y, dt_shape_dims(x));

@@ -8,6 +8,7 @@
 
 DT_CPU_KERNEL(nonzero_count);
 DT_CPU_KERNEL(nonzero);
+DT_CPU_KERNEL(masked_select);
 DT_CPU_KERNEL(masked_scatter);
 DT_CPU_KERNEL(masked_scatter_backward);
 DT_CPU_KERNEL(one_hot);
@@ -130,11 +131,39 @@ static bool wants_mask(dt_scope *s, const char *name, const dt_tensor *mask) {
     dt_scope_fail(s, dt_fail(DT_E_DTYPE, "%s: expected BoolTensor for mask, got %s", name, dt_dtype_name((dt_dtype)dt_dtype_of(mask))));
     return false;
 }
+static dt_status infer__masked_select(dt_node *n) {
+    n->out[0] = (dt_type){(dt_dtype)n->in[0]->dtype, 1, {((size_attr *)n->attr)->n}};
+    return DT_OK;
+}
+static dt_status place__masked_select(const dt_node *n, dt_rules *r) {
+    for (int k = 0; k < 4; k++) {
+        dt_placement *in, *out;
+        DT_TRY(dt_rule_add(r, &in, &out));
+        in[0] = out[0] = DT_P_OF((dt_reduce)k);
+    }
+    return DT_OK;
+}
+static void grad__masked_select(dt_grad *g) {
+    dt_tensor *mask = dt_grad_in(g, 1);
+    dt_tensor *zeros = dt_to_dtype(g->s, dt_zeros_like(g->s, mask, DT_DTYPE_NONE), dt_grad_in_meta(g, 0)->dtype);
+    dt_grad_set(g, 0, dt__masked_scatter(g->s, zeros, mask, dt_grad_gy(g, 0)));
+}
+const dt_op dt_op__masked_select = {
+    .sig = "_masked_select(Tensor input, Tensor mask, int n) -> Tensor",
+    .doc = "The n elements where mask, of the same shape, is true.",
+    .where = DT_HIDDEN,
+    .attrs = DT_ATTRS(size_attr, DT_FIELD(size_attr, n)),
+    .infer = infer__masked_select, .place = place__masked_select, .grad = grad__masked_select, .saves = DT_SAVE_IN(1),
+    .kernels = {{DT_CPU, DT_ANY, dt_cpu_masked_select, DT_K_CONTIGUOUS}},
+};
+dt_tensor *dt_masked_pick(dt_scope *s, dt_tensor *x, dt_tensor *mask) {
+    int64_t n = read_count(s, dt__nonzero_count(s, mask));
+    return n < 0 ? NULL : dt__masked_select(s, x, mask, n);
+}
 static void compose_masked_select(dt_scope *s, const dt_args *a, dt_tensor **out, int *n_out) {
     dt_tensor *x = dt_arg_get_tensor(a, 0), *mask = dt_arg_get_tensor(a, 1);
     if (!wants_mask(s, "masked_select", mask) || !expand_both(s, "masked_select", &x, &mask)) return;
-    dt_tensor *at = dt_select(s, nonzero(s, dt_ravel(s, mask)), 1, 0);
-    dt_compose_return(out, n_out, dt_index_select(s, dt_ravel(s, x), 0, at));
+    dt_compose_return(out, n_out, dt_masked_pick(s, x, mask));
 }
 const dt_op dt_op_masked_select = {
     .sig = "masked_select(Tensor input, Tensor mask) -> Tensor",

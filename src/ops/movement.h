@@ -76,6 +76,9 @@ dt_status dt_move_rules(const dt_node *n, dt_rules *r, const int *map) DT_WUR;
 enum { DT_MOVE_LINEAR = 2, DT_MOVE_ANY = 4 };
 dt_status dt_move_partial(const dt_node *n, dt_rules *r, int kinds) DT_WUR;
 
+/* The elements of x where mask, of the same shape, is true; waits for the mask. */
+dt_tensor *dt_masked_pick(dt_scope *s, dt_tensor *x, dt_tensor *mask);
+
 /* ---- arguments of compositions ---- */
 static inline bool dt_arg_given(const dt_args *a, int i) { return a->a[i].kind != DT_ARG_NONE; }
 static inline dt_tensor *dt_arg_get_tensor(const dt_args *a, int i) { return a->a[i].kind == DT_ARG_TENSOR ? a->a[i].t : NULL; }

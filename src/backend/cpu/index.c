@@ -27,10 +27,17 @@ static int64_t offset_at(const dt_view *v, int64_t i) {
 }
 static int64_t index_at(const dt_view *v, int64_t i) { return ((const int64_t *)v->data)[v->ndim == 1 ? i * v->stride[0] : offset_at(v, i)]; }
 
+/* Are all of p[0 … n) in [0, size)? Branch-free, so that it runs at memory speed. */
+static bool in_range(const int64_t *p, int64_t n, int64_t size) {
+    uint64_t bad = 0;
+    for (int64_t i = 0; i < n; i++) bad |= (uint64_t)p[i] >= (uint64_t)size;
+    return !bad;
+}
 static dt_status check_index(const dt_kctx *c, const dt_view *index, int64_t low, int64_t size) {
     int64_t n = dt_view_numel(index);
     bool dense = dt_view_contiguous(index);
     const int64_t *p = index->data;
+    if (dense && low == 0 && in_range(p, n, size)) return DT_OK;
     for (int64_t i = 0; i < n; i++) {
         int64_t k = dense ? p[i] : p[offset_at(index, i)];
         if (k < low || k >= size)
@@ -76,8 +83,6 @@ static void select_task(void *arg, int64_t t) {
         const char *src = (const char *)j->in.data + (base + k * j->in.stride[j->dim]) * (int64_t)j->elem;
         if (k < 0 || k >= have)
             memset(dst, 0, row);
-        else if (j->inner == 1 && j->elem == 4)
-            *(uint32_t *)dst = *(const uint32_t *)src;
         else if (j->dense)
             memcpy(dst, src, row);
         else {
@@ -89,6 +94,34 @@ static void select_task(void *arg, int64_t t) {
             }
             dt_view_set_contiguous(&d);
             dt_cpu_copy_view(&d, &s, NULL);
+        }
+    }
+}
+/* Single elements (dim is the last that counts): one outer index at a time. */
+#define PICK(type)                                                                                                                \
+    for (int64_t i = 0; i < j->n; i++) {                                                                                          \
+        int64_t k = x[i * xs] - j->lo;                                                                                            \
+        ((type *)dst)[i] = k >= 0 && k < have ? ((const type *)src)[k * ss] : 0;                                                  \
+    }                                                                                                                             \
+    break
+static void pick_task(void *arg, int64_t t) {
+    const select_job *j = arg;
+    int64_t o1 = (t + 1) * j->each < j->outer ? (t + 1) * j->each : j->outer, have = j->in.shape[j->dim], ss = j->in.stride[j->dim];
+    int64_t xs = j->index.stride[0];
+    const int64_t *x = j->index.data;
+    for (int64_t o = t * j->each; o < o1; o++) {
+        int64_t base = 0, left = o;
+        for (int d = j->dim - 1; d >= 0; d--) {
+            base += left % j->in.shape[d] * j->in.stride[d];
+            left /= j->in.shape[d];
+        }
+        char *dst = (char *)j->out.data + (size_t)(o * j->n) * j->elem;
+        const char *src = (const char *)j->in.data + base * (int64_t)j->elem;
+        switch (j->elem) {
+        case 1: PICK(uint8_t);
+        case 2: PICK(uint16_t);
+        case 4: PICK(uint32_t);
+        default: PICK(uint64_t);
         }
     }
 }
@@ -110,6 +143,11 @@ dt_status dt_cpu_index_select(const dt_kctx *c) {
     }
     j.dense = dt_view_contiguous(&inner);
     if (j.inner == 0 || j.n == 0) return DT_OK;
+    if (j.inner == 1) {
+        j.each = per_task(j.n);
+        run(c->team, pick_task, &j, j.outer, j.each);
+        return DT_OK;
+    }
     j.each = per_task(j.inner);
     run(c->team, select_task, &j, j.outer * j.n, j.each);
     return DT_OK;
@@ -168,7 +206,7 @@ static dt_status accum_rows(accum_job *j) {
     j->inner = product(j->out.shape + j->dim + 1, j->out.ndim - j->dim - 1);
     if (j->inner == 0 || j->n == 0) return DT_OK;
     int64_t cols = per_task(j->n);
-    j->block = cols < 16 ? 16 : cols;
+    j->block = cols < 256 ? 256 : cols; /* a row's piece worth a function call */
     j->blocks = (j->inner + j->block - 1) / j->block;
     dt_team_run(c->team, accum_task, j, j->outer * j->blocks);
     return DT_OK;
@@ -258,8 +296,11 @@ static void gather_task(void *arg, int64_t t) {
 }
 static dt_status check_lines(const line_job *j, int64_t size) {
     int64_t n = dt_view_numel(&j->index);
+    bool dense = dt_view_contiguous(&j->index);
+    const int64_t *p = j->index.data;
+    if (dense && in_range(p, n, size)) return DT_OK;
     for (int64_t i = 0; i < n; i++) {
-        int64_t k = index_at(&j->index, i);
+        int64_t k = dense ? p[i] : index_at(&j->index, i);
         if (k < 0 || k >= size)
             return dt_fail(DT_E_SHAPE, "index %lld is out of bounds for dimension %d with size %lld (%s)", (long long)k, j->dim, (long long)size, dt_op_name(j->c->op));
     }
@@ -298,13 +339,16 @@ static void scatter_line(const line_job *j, int64_t at, const int64_t *x, int64_
         int64_t k = x[i * xs] - j->lo;
         if (k >= 0 && k < have) dt_cpu_accum_identity(type, j->mode, (char *)j->table.data + (size_t)(at + k * ts) * j->elem);
     }
+    if (j->mode == DT_RM_ADD && type == DT_float32 && have == (int64_t)j->c->out_place[0].shape[j->dim]) { /* nothing is elsewhere: no test */
+        float *table = (float *)j->table.data + at;
+        const float *v = (const float *)j->other.data + o;
+        for (int64_t i = 0; i < j->n; i++) table[x[i * xs] * ts] += v[i * os];
+        return;
+    }
     for (int64_t i = 0; i < j->n; i++) {
         int64_t k = x[i * xs] - j->lo, p = at + k * ts, q = o + i * os;
         if (k < 0 || k >= have) continue;
-        if (j->mode == DT_RM_ADD && type == DT_float32)
-            ((float *)j->table.data)[p] += ((const float *)j->other.data)[q];
-        else
-            dt_cpu_accum(type, j->mode, (char *)j->table.data + (size_t)p * j->elem, (const char *)j->other.data + (size_t)q * j->elem, 1, 1, 1);
+        dt_cpu_accum(type, j->mode, (char *)j->table.data + (size_t)p * j->elem, (const char *)j->other.data + (size_t)q * j->elem, 1, 1, 1);
         if (j->counts) j->counts[p]++;
     }
     for (int64_t k = 0; k < have && j->counts; k++) {

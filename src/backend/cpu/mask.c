@@ -13,42 +13,76 @@ static bool is_nonzero(dt_dtype t, const void *p) {
     }
 }
 
-/* Walks a strided view in row-major order: coordinates and offset. */
-typedef struct walk {
-    const dt_view *v;
-    int64_t coord[DT_MAX_DIM], offset;
-} walk;
-static void walk_next(walk *w) {
-    for (int d = w->v->ndim - 1; d >= 0; d--) {
-        w->offset += w->v->stride[d];
-        if (++w->coord[d] < w->v->shape[d]) return;
-        w->offset -= w->coord[d] * w->v->stride[d];
-        w->coord[d] = 0;
+/* A strided view row by row (rows run along the last dim): where row r starts, in elements, and its coordinates. */
+static int64_t row_at(const dt_view *v, int64_t r, int64_t *coord) {
+    int64_t o = 0;
+    for (int d = v->ndim - 2; d >= 0; d--) {
+        coord[d] = r % v->shape[d];
+        o += coord[d] * v->stride[d];
+        r /= v->shape[d];
     }
+    return o;
+}
+static int64_t count_row(const dt_view *v, const char *p, int64_t n, int64_t stride) {
+    int64_t count = 0, elem = (int64_t)dt_dtype_size(v->dtype);
+    if (elem == 1 && stride == 1)
+        for (int64_t i = 0; i < n; i++) count += p[i] != 0;
+    else
+        for (int64_t i = 0; i < n; i++) count += is_nonzero(v->dtype, p + i * stride * elem);
+    return count;
 }
 
 DT_CPU_KERNEL(nonzero_count);
 dt_status dt_cpu_nonzero_count(const dt_kctx *c) {
     const dt_view *v = &c->in[0];
-    int64_t n = dt_view_numel(v), count = 0;
-    size_t elem = dt_dtype_size(v->dtype);
-    walk w = {.v = v};
-    for (int64_t i = 0; i < n; i++, walk_next(&w)) count += is_nonzero(v->dtype, (const char *)v->data + w.offset * (int64_t)elem);
+    int64_t n = dt_view_numel(v), count = 0, coord[DT_MAX_DIM], elem = (int64_t)dt_dtype_size(v->dtype);
+    if (n > 0 && dt_view_contiguous(v))
+        count = count_row(v, v->data, n, 1);
+    else if (n > 0) {
+        int64_t cols = v->shape[v->ndim - 1], stride = v->stride[v->ndim - 1];
+        for (int64_t r = 0; r < n / cols; r++) count += count_row(v, (const char *)v->data + row_at(v, r, coord) * elem, cols, stride);
+    }
     *(int64_t *)c->out[0].data = count;
     return DT_OK;
 }
 DT_CPU_KERNEL(nonzero);
 dt_status dt_cpu_nonzero(const dt_kctx *c) {
     const dt_view *v = &c->in[0];
-    int64_t n = dt_view_numel(v), room = c->out[0].shape[0], *out = c->out[0].data;
-    size_t elem = dt_dtype_size(v->dtype);
-    walk w = {.v = v};
-    for (int64_t i = 0; i < n && room; i++, walk_next(&w)) {
-        if (!is_nonzero(v->dtype, (const char *)v->data + w.offset * (int64_t)elem)) continue;
-        for (int d = 0; d < v->ndim; d++) *out++ = w.coord[d];
-        room--;
+    int64_t n = dt_view_numel(v), room = c->out[0].shape[0], *out = c->out[0].data, coord[DT_MAX_DIM], elem = (int64_t)dt_dtype_size(v->dtype);
+    int last = v->ndim - 1;
+    if (v->ndim == 0) return DT_OK; /* (n, 0): no coordinate to write */
+    int64_t cols = v->shape[last], stride = v->stride[last];
+    for (int64_t r = 0; n && r < n / cols && room; r++) {
+        const char *p = (const char *)v->data + row_at(v, r, coord) * elem;
+        for (int64_t i = 0; i < cols && room; i++, p += stride * elem) {
+            if (!is_nonzero(v->dtype, p)) continue;
+            for (int d = 0; d < last; d++) *out++ = coord[d];
+            *out++ = i;
+            room--;
+        }
     }
     return room ? dt_fail(DT_E_INTERNAL, "nonzero: the values changed after they were counted") : DT_OK;
+}
+
+/* input (strided), mask (contiguous, the same shape): the chosen elements one after another. */
+DT_CPU_KERNEL(masked_select);
+dt_status dt_cpu_masked_select(const dt_kctx *c) {
+    const dt_view *v = &c->in[0];
+    const uint8_t *mask = c->in[1].data;
+    int64_t n = dt_view_numel(v), room = c->out[0].shape[0], k = 0, coord[DT_MAX_DIM], elem = (int64_t)dt_dtype_size(v->dtype);
+    int64_t cols = v->ndim ? v->shape[v->ndim - 1] : 1, stride = v->ndim ? v->stride[v->ndim - 1] : 1;
+    char *out = c->out[0].data;
+    for (int64_t r = 0; n && r < n / cols && k < room; r++, mask += cols) {
+        const char *p = (const char *)v->data + row_at(v, r, coord) * elem;
+        for (int64_t i = 0; i < cols && k < room; i++) {
+            if (!mask[i]) continue;
+            if (elem == 4)
+                ((uint32_t *)out)[k++] = ((const uint32_t *)p)[i * stride];
+            else
+                memcpy(out + k++ * elem, p + i * stride * elem, (size_t)elem);
+        }
+    }
+    return k < room ? dt_fail(DT_E_INTERNAL, "masked_select: the mask changed after it was counted") : DT_OK;
 }
 
 DT_CPU_KERNEL(masked_scatter);

@@ -61,6 +61,16 @@ dt_status dt_cpu_slice_scatter(const dt_kctx *c) {
     return DT_OK;
 }
 
+/* Zero entries [lo, hi) along dim. */
+static void zero_slice(const dt_view *out, int64_t dim, int64_t lo, int64_t hi, dt_team *team) {
+    static const double zero = 0;
+    dt_slice_attr cut = {.dim = dim, .start = lo, .end = hi, .step = 1};
+    dt_view part, z = {.data = (void *)&zero, .dtype = out->dtype};
+    if (hi <= lo) return;
+    dt_slice_view(&cut, out, &part);
+    put_part(&part, &z, team);
+}
+
 DT_CPU_KERNEL(slice_backward);
 dt_status dt_cpu_slice_backward(const dt_kctx *c) {
     const dt_slice_attr *a = c->attr;
@@ -69,7 +79,12 @@ dt_status dt_cpu_slice_backward(const dt_kctx *c) {
         dt_cpu_copy_view(&c->out[0], &c->in[0], c->team);
         return DT_OK;
     }
-    dt_cpu_zero_view(&c->out[0], c->team);
+    if (a->step != 1)
+        dt_cpu_zero_view(&c->out[0], c->team);
+    else { /* only what lies before and after */
+        zero_slice(&c->out[0], a->dim, 0, a->start, c->team);
+        zero_slice(&c->out[0], a->dim, a->end, c->out[0].shape[a->dim], c->team);
+    }
     dt_slice_view(a, &c->out[0], &part);
     put_part(&part, &c->in[0], c->team);
     return DT_OK;

@@ -26,24 +26,44 @@ static void pad_of(const dt_pad_attr *a, int ndim, int d, int64_t *lo, int64_t *
     *hi = i < a->pad.n / 2 ? a->pad.v[2 * i + 1] : 0;
 }
 
+/* The fill value before and after `part` along every dim: slabs that do not overlap. */
+static void fill_around(const dt_view *out, const int64_t *lo, const int64_t *len, const void *value, dt_team *team) {
+    dt_view slab = *out, fill = *out;
+    size_t elem = dt_dtype_size(out->dtype);
+    fill.data = (void *)value;
+    for (int d = 0; d < out->ndim; d++) fill.stride[d] = 0;
+    for (int d = 0; d < out->ndim; d++) {
+        char *base = slab.data;
+        for (int side = 0; side < 2; side++) {
+            int64_t from = side ? lo[d] + len[d] : 0;
+            slab.data = base + (size_t)(from * out->stride[d]) * elem;
+            slab.shape[d] = fill.shape[d] = side ? out->shape[d] - from : lo[d];
+            if (dt_view_numel(&slab)) dt_cpu_copy_view(&slab, &fill, team);
+        }
+        slab.data = base + (size_t)(lo[d] * out->stride[d]) * elem;
+        slab.shape[d] = fill.shape[d] = len[d];
+    }
+}
+
 DT_CPU_KERNEL(constant_pad);
 dt_status dt_cpu_constant_pad(const dt_kctx *c) {
-    dt_view src = c->in[0], dst = c->out[0], fill = c->out[0];
+    dt_view src = c->in[0], dst = c->out[0];
     size_t elem = dt_dtype_size(src.dtype);
-    bool grows = false, empty = false;
+    int64_t at[DT_MAX_DIM], len[DT_MAX_DIM];
     for (int d = 0; d < src.ndim; d++) {
         int64_t lo, hi;
         pad_of(c->attr, src.ndim, d, &lo, &hi);
-        grows = grows || lo > 0 || hi > 0;
-        fill.stride[d] = 0;
+        at[d] = lo > 0 ? lo : 0;
+        len[d] = src.shape[d] + (lo < 0 ? lo : 0) + (hi < 0 ? hi : 0);
+        if (len[d] < 0) len[d] = 0;
+        if (at[d] > dst.shape[d]) at[d] = dst.shape[d];
+        if (len[d] > dst.shape[d] - at[d]) len[d] = dst.shape[d] - at[d];
         src.data = (char *)src.data + (lo < 0 ? -lo : 0) * src.stride[d] * (int64_t)elem;
-        dst.data = (char *)dst.data + (lo > 0 ? lo : 0) * dst.stride[d] * (int64_t)elem;
-        src.shape[d] = dst.shape[d] = src.shape[d] + (lo < 0 ? lo : 0) + (hi < 0 ? hi : 0);
-        empty = empty || src.shape[d] <= 0;
+        dst.data = (char *)dst.data + at[d] * dst.stride[d] * (int64_t)elem;
+        src.shape[d] = dst.shape[d] = len[d];
     }
-    fill.data = c->in[1].data;
-    if (grows) dt_cpu_copy_view(&c->out[0], &fill, c->team);
-    if (!empty) dt_cpu_copy_view(&dst, &src, c->team);
+    fill_around(&c->out[0], at, len, c->in[1].data, c->team);
+    if (dt_view_numel(&src)) dt_cpu_copy_view(&dst, &src, c->team);
     return DT_OK;
 }
 
