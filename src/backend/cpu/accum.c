@@ -36,6 +36,10 @@ void dt_cpu_accum(dt_dtype t, dt_reduce_mode mode, void *d, const void *s, int64
         memcpy(d, s, (size_t)n * elem);
         return;
     }
+    if (t == DT_float32 && (mode == DT_RM_ADD || mode == DT_RM_MEAN) && ds == 1 && ss == 1) {
+        dt_cpu_add_f32(d, s, n);
+        return;
+    }
     switch (t) {
     case DT_float32: MODES(float);
     case DT_float64: MODES(double);

@@ -1,6 +1,7 @@
 /* Embedding look-up and its dense gradient. See ops/embedding.c for the contract. */
 #include <string.h>
 
+#include "backend/cpu/accum.h"
 #include "backend/cpu/copy.h"
 #include "ops/movement.h"
 
@@ -96,8 +97,7 @@ static int64_t sum_f32(const sum_job *j, const dt_view *gy, int32_t first, int64
     memset(acc, 0, (size_t)n * sizeof *acc);
     if (gy->dtype == DT_float32 && stride == 1) {
         for (int32_t p = first; p; p = j->next[p - 1], count++) {
-            const float *s = (const float *)gy->data + gy_row(gy, p - 1) + k0;
-            for (int64_t k = 0; k < n; k++) acc[k] += s[k];
+            dt_cpu_add_f32(acc, (const float *)gy->data + gy_row(gy, p - 1) + k0, n);
         }
     } else if (gy->dtype == DT_float32) {
         SUM_ROWS(float, LOAD_F32)

@@ -54,11 +54,12 @@ dt_status dt_cpu_nonzero(const dt_kctx *c) {
     int64_t cols = v->shape[last], stride = v->stride[last];
     for (int64_t r = 0; n && r < n / cols && room; r++) {
         const char *p = (const char *)v->data + row_at(v, r, coord) * elem;
-        for (int64_t i = 0; i < cols && room; i++, p += stride * elem) {
-            if (!is_nonzero(v->dtype, p)) continue;
-            for (int d = 0; d < last; d++) *out++ = coord[d];
-            *out++ = i;
-            room--;
+        for (int64_t i = 0; i < cols && room; i++, p += stride * elem) { /* written always, kept if nonzero: no branch to guess */
+            int64_t keep = is_nonzero(v->dtype, p);
+            for (int d = 0; d < last; d++) out[d] = coord[d];
+            out[last] = i;
+            out += keep * v->ndim;
+            room -= keep;
         }
     }
     return room ? dt_fail(DT_E_INTERNAL, "nonzero: the values changed after they were counted") : DT_OK;
@@ -74,13 +75,14 @@ dt_status dt_cpu_masked_select(const dt_kctx *c) {
     char *out = c->out[0].data;
     for (int64_t r = 0; n && r < n / cols && k < room; r++, mask += cols) {
         const char *p = (const char *)v->data + row_at(v, r, coord) * elem;
-        for (int64_t i = 0; i < cols && k < room; i++) {
-            if (!mask[i]) continue;
-            if (elem == 4)
-                ((uint32_t *)out)[k++] = ((const uint32_t *)p)[i * stride];
-            else
-                memcpy(out + k++ * elem, p + i * stride * elem, (size_t)elem);
-        }
+        if (elem == 4) /* written always, kept if the mask is true: no branch to guess */
+            for (int64_t i = 0; i < cols && k < room; i++) {
+                ((uint32_t *)out)[k] = ((const uint32_t *)p)[i * stride];
+                k += mask[i] != 0;
+            }
+        else
+            for (int64_t i = 0; i < cols && k < room; i++)
+                if (mask[i]) memcpy(out + k++ * elem, p + i * stride * elem, (size_t)elem);
     }
     return k < room ? dt_fail(DT_E_INTERNAL, "masked_select: the mask changed after it was counted") : DT_OK;
 }
