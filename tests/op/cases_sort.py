@@ -90,4 +90,11 @@ ERRORS += [
     dict(op="kthvalue", args=lambda rng: (np.zeros(3), 0), error=RuntimeError, match="out of range"),
     dict(op="bincount", args=lambda rng: (np.array([1, -1]),), error=RuntimeError, match="non-negative"),
     dict(op="searchsorted", args=lambda rng: (np.zeros(3), np.zeros(3)), kwargs={"side": "up"}, error=RuntimeError, match="side"),
+    dict(
+        op="searchsorted",
+        args=lambda rng: (np.zeros(3), np.zeros(3)),
+        kwargs={"sorter": np.array([0, 1, 9])},
+        error=IndexError,
+        match="sorter index 9 out of range",
+    ),
 ]

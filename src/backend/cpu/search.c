@@ -30,6 +30,9 @@ DT_CPU_KERNEL(searchsorted) {
     const int64_t *sorter = dt_view_given(&c->in[2]) ? c->in[2].data : NULL;
     int64_t n = seq->shape[seq->ndim - 1], total = dt_view_numel(v), m = v->ndim ? v->shape[v->ndim - 1] : 1,
             size = (int64_t)dt_dtype_size(v->dtype);
+    for (int64_t i = 0; sorter && i < dt_view_numel(seq); i++)
+        if (sorter[i] < 0 || sorter[i] >= n)
+            return dt_fail(DT_E_INDEX, "searchsorted(): sorter index %lld out of range [0, %lld)", (long long)sorter[i], (long long)n);
     for (int64_t i = 0; i < total; i++) {
         double x = dt_element_get_f64(v->dtype, (const char *)v->data + i * size);
         int64_t at = find(seq, sorter, seq->ndim == 1 ? 0 : i / m, n, x, a->right);
