@@ -281,3 +281,17 @@ def test_fold_is_the_transpose_of_unfold():
     np.testing.assert_allclose((v(columns) * y).sum(), (x * back).sum(), rtol=1e-9)
     padded = np.pad(x, ((0, 0), (0, 0), (2, 2), (1, 1)))
     np.testing.assert_array_equal(v(columns)[0, :, 0], padded[0, :, 0:3, 0:3:2].reshape(-1))
+
+
+def test_attention_with_dropout():
+    q, k, value = R(2, 4, 5, 8), R(2, 2, 6, 8), R(2, 2, 6, 3)
+    mask = R(5, 6) > -0.5
+    mask[2] = True
+    for kw in ({}, {"is_causal": True}, {"attn_mask": t(mask)}, {"attn_mask": t(R(5, 6))}, {"scale": 0.3}):
+        want = v(F.scaled_dot_product_attention(t(q), t(k), t(value), enable_gqa=True, **kw))
+        torch.manual_seed(0)
+        draws = [v(F.scaled_dot_product_attention(t(q), t(k), t(value), dropout_p=0.3, enable_gqa=True, **kw)) for _ in range(400)]
+        assert np.abs(draws[0] - want).max() > 0.05 and np.abs(draws[0] - draws[1]).max() > 0.05
+        assert np.abs(np.mean(draws, 0) - want).max() < 0.35 and np.abs(np.mean(draws, 0) - want).mean() < 0.05
+    m = nn.TransformerEncoderLayer(8, 2, 16, dropout=0.5)
+    assert m(torch.ones(3, 1, 8)).shape == (3, 1, 8)
