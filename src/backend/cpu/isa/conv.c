@@ -25,6 +25,7 @@ typedef struct product {
     int64_t nt[3], off[3], step[3];       /* taps per dimension and where they look */
     int64_t k[3], w0[3], ws[3];           /* kernel sizes; the kernel index of tap t is w0 + t * ws */
     int64_t w_group, w_c, w_m;            /* strides of the weight */
+    bool rows_contiguous;                 /* reduction indices of a row of the weight follow each other */
     int64_t dst_size[3], dst0[3], dst_step[3];
     int64_t cols, cols_a_task, col_blocks, row_blocks;
 } product;
@@ -148,6 +149,7 @@ dt_status DT_ISA_FN(conv)(const dt_kctx *c) {
     p.w_c = p.taps;
     p.w_m = g.Cg * p.taps;
     p.w_group = g.Og * p.w_m;
+    p.rows_contiguous = true;
     copy3(p.dst_size, g.out);
     for (int d = 0; d < 3; d++) p.dst_step[d] = 1;
     run_product(&p, c->team);

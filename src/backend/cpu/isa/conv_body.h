@@ -6,6 +6,8 @@
 #define OF(name) CAT2(name, SUF)
 #define NR OF(MICRO_NR)
 
+typedef T OF(chunk) __attribute__((vector_size(32), aligned(sizeof(T)), may_alias));
+
 /* n elements of the source, stride apart, from element `at`. */
 static inline void OF(copy)(const product *p, int64_t at, int64_t stride, int64_t n, T *dst) {
     if (p->dtype != NATIVE) {
@@ -13,10 +15,13 @@ static inline void OF(copy)(const product *p, int64_t at, int64_t stride, int64_
         return;
     }
     const T *s = (const T *)p->src + at;
-    if (stride == 1)
-        for (int64_t t = 0; t < n; t++) dst[t] = s[t];
-    else
-        for (int64_t t = 0; t < n; t++) dst[t] = s[t * stride];
+    int64_t t = 0;
+    if (stride == 1) { /* runs are short: a call of memcpy would cost more */
+        for (; t + (int64_t)(32 / sizeof(T)) <= n; t += 32 / sizeof(T)) *(OF(chunk) *)(dst + t) = *(const OF(chunk) *)(s + t);
+        for (; t < n; t++) *(volatile T *)(dst + t) = s[t]; /* volatile: or the compiler makes a memcpy of it */
+        return;
+    }
+    for (; t < n; t++) dst[t] = s[t * stride];
 }
 
 /* Rows [k0, k0 + kc) of the patch matrix at the columns of the runs: dst[row * ld + column]; columns up to `wide` are zeroed. */
@@ -109,9 +114,12 @@ static void OF(product_task)(void *arg, int64_t i) {
         }
         for (int64_t m0 = 0; m0 < rows; m0 += MB) {
             int64_t m = rows - m0 < MB ? rows - m0 : MB;
-            OF(pack_weights)(p, group, row0 + m0, m, k0, kc, ap);
+            bool direct = p->dtype == NATIVE && p->rows_contiguous;
+            const T *a = direct ? (const T *)p->w + group * p->w_group + (row0 + m0) * p->w_m + k0 : ap;
+            int64_t ars = direct ? p->w_m : 1, acs = direct ? 1 : MB;
+            if (!direct) OF(pack_weights)(p, group, row0 + m0, m, k0, kc, ap);
             for (int64_t j = 0; j < cols; j += NR)
-                OF(micro_panel)(m, cols - j < NR ? (cols - j + OF(MICRO_LANES) - 1) / OF(MICRO_LANES) * OF(MICRO_LANES) : NR, kc, ap, 1, MB, bp + j * DT_CONV_K, NR,
+                OF(micro_panel)(m, cols - j < NR ? (cols - j + OF(MICRO_LANES) - 1) / OF(MICRO_LANES) * OF(MICRO_LANES) : NR, kc, a, ars, acs, bp + j * DT_CONV_K, NR,
                                 ct + m0 * DT_CONV_COLS + j, DT_CONV_COLS, k0 > 0);
         }
     }
