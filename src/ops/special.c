@@ -169,6 +169,10 @@ const dt_op dt_op_special_zeta = {
 /* log of the multivariate gamma function: p(p-1)/4 log pi + sum over j < p of lgamma(x - j/2) */
 static void mvlgamma_compose(dt_scope *s, const dt_args *a, dt_tensor **out, int *n_out) {
     int64_t p = a->a[1].i;
+    if (p > 1000) {
+        dt_scope_fail(s, dt_fail(DT_E_VALUE, "mvlgamma: p is at most 1000, got %lld", (long long)p));
+        return;
+    }
     if (p < 1) {
         dt_scope_fail(s, dt_fail(DT_E_SHAPE, "mvlgamma: p has to be greater than or equal to 1, got %lld", (long long)p));
         return;

@@ -276,11 +276,12 @@ static double igamma_f64(double a, double x, bool upper) {
 PW_FLT2(igamma, igamma_f64((double)a, (double)b, false))
 PW_FLT2(igammac, igamma_f64((double)a, (double)b, true))
 
-/* ---- orthogonal polynomials of degree n, 0 for n < 0, by their recurrences (A&S 22.7) ---------------------------------------------------------------- */
+/* ---- orthogonal polynomials of degree n, 0 for n < 0, NaN for n > 65536, by their recurrences (A&S 22.7) ---------------------------------------------------------------- */
 /* p0 = 1, p1 = first; next: p_(k+1) from p = p_k and q = p_(k-1) */
 #define POLYNOMIAL(name, first, next)                   \
     static double name##_f64(double x, double degree) { \
-        int64_t n = (int64_t)degree;                    \
+        if (!(degree <= 65536)) return NAN;             \
+        int64_t n = degree < 0 ? -1 : (int64_t)degree;  \
         if (n <= 0) return n == 0;                      \
         double q = 1, p = first;                        \
         for (int64_t k = 1; k < n; k++) {               \
