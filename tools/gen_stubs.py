@@ -9,6 +9,8 @@ What is no operator stands in tools/stub_base.pyi; what is written in Python is 
 running package shows gets a declaration of type Any, so that no name is missing. --check writes nothing and fails when a file is not current.
 """
 
+from __future__ import annotations
+
 import inspect
 import pathlib
 import sys
@@ -161,11 +163,12 @@ def exports(module: types.ModuleType, skip: set[str]) -> list[str]:
     imports, others = [], []
     for name in sorted(n for n in dir(module) if not n.startswith("_") and n not in skip and n not in KEYWORDS):
         thing = getattr(module, name, module)
-        if thing is module:
-            continue  # planned, not there
+        if thing is module or isinstance(thing, type(annotations)):
+            continue  # planned, not there; from __future__
         home = getattr(thing, "__module__", None)
         if isinstance(thing, types.ModuleType):
-            imports.append(f"from {module.__name__} import {name} as {name}")
+            if thing.__name__ == f"{module.__name__}.{name}":
+                imports.append(f"from {module.__name__} import {name} as {name}")
         elif isinstance(home, str) and home not in ("dtorch._C", module.__name__) and getattr(sys.modules.get(home), name, None) is thing:
             imports.append(f"from {home} import {name} as {name}")
         elif inspect.isclass(thing) and home == module.__name__:

@@ -2,10 +2,9 @@
 
 import threading
 
+import dtorch
 import numpy as np
 import pytest
-
-import dtorch
 from dtorch import Shard, distribute_tensor, init_device_mesh
 
 

@@ -18,14 +18,12 @@ from dtorch.nn.functional._spatial import adaptive_max_pool2d_with_indices as ad
 from dtorch.nn.functional._spatial import adaptive_max_pool3d as adaptive_max_pool3d
 from dtorch.nn.functional._spatial import adaptive_max_pool3d_with_indices as adaptive_max_pool3d_with_indices
 from dtorch.nn.functional._spatial import affine_grid as affine_grid
-from __future__ import annotations as annotations
 from dtorch.nn.functional._spatial import channel_shuffle as channel_shuffle
 from dtorch.nn.functional._loss import cosine_embedding_loss as cosine_embedding_loss
 from dtorch.nn.functional._distance import cosine_similarity as cosine_similarity
 from dtorch.nn.functional._activation import dropout1d as dropout1d
 from dtorch.nn.functional._activation import dropout2d as dropout2d
 from dtorch.nn.functional._activation import dropout3d as dropout3d
-from dtorch.nn.functional import dtorch as dtorch
 from dtorch.nn.functional._activation import embedding_bag as embedding_bag
 from dtorch.nn.functional._activation import feature_alpha_dropout as feature_alpha_dropout
 from dtorch.nn.functional._loss import gaussian_nll_loss as gaussian_nll_loss
