@@ -50,9 +50,17 @@ static inline dt_value dt_v_float(double f) { return (dt_value){2, {.f = f}}; }
 static inline dt_value dt_v_int(int64_t i) { return (dt_value){3, {.i = i}}; }
 static inline dt_value dt_v_bool(bool b) { return (dt_value){4, {.i = b}}; }
 static inline dt_value dt_v_same(dt_value v) { return v; }
-#define DT_V(x)                                                                                                                   \
-    _Generic((x), dt_tensor *: dt_v_tensor, double: dt_v_float, float: dt_v_float, int: dt_v_int, long: dt_v_int, long long: dt_v_int, \
-             unsigned char: dt_v_int, bool: dt_v_bool, dt_value: dt_v_same)(x)
+#define DT_V(x)                        \
+    _Generic((x), dt_tensor *          \
+             : dt_v_tensor, double     \
+             : dt_v_float, float       \
+             : dt_v_float, int         \
+             : dt_v_int, long          \
+             : dt_v_int, long long     \
+             : dt_v_int, unsigned char \
+             : dt_v_int, bool          \
+             : dt_v_bool, dt_value     \
+             : dt_v_same)(x)
 #define DT_NOTHING ((dt_value){0})
 
 /* A list of ints: dims and shapes. DT_DIMS(2, 3); DT_NO_DIMS is None. */
@@ -66,16 +74,15 @@ typedef struct dt_list {
     int n;
     dt_tensor *const *v;
 } dt_list;
-#define DT_LIST(...)                                                                                                              \
-    ((dt_list){(int)(sizeof((dt_tensor *const[]){__VA_ARGS__}) / sizeof(dt_tensor *)), (dt_tensor *const[]){__VA_ARGS__}})
+#define DT_LIST(...) ((dt_list){(int)(sizeof((dt_tensor *const[]){__VA_ARGS__}) / sizeof(dt_tensor *)), (dt_tensor *const[]){__VA_ARGS__}})
 
 /* Scopes. */
-DT_API dt_scope *dt_scope_new(void);      /* NULL: out of host memory */
-DT_API void dt_scope_free(dt_scope *s);   /* releases its temporaries */
-DT_API void dt_scope_clear(dt_scope *s);  /* releases the temporaries and the error, keeps the scope */
-DT_API int dt_scope_status(dt_scope *s);  /* 0 = fine; a dt_status otherwise */
+DT_API dt_scope *dt_scope_new(void);                       /* NULL: out of host memory */
+DT_API void dt_scope_free(dt_scope *s);                    /* releases its temporaries */
+DT_API void dt_scope_clear(dt_scope *s);                   /* releases the temporaries and the error, keeps the scope */
+DT_API int dt_scope_status(dt_scope *s);                   /* 0 = fine; a dt_status otherwise */
 DT_API dt_tensor *dt_scope_own(dt_scope *s, dt_tensor *t); /* s takes over one reference; returns t */
-DT_API const char *dt_error(void);        /* text of the last failure on this thread */
+DT_API const char *dt_error(void);                         /* text of the last failure on this thread */
 
 /* References. */
 DT_API dt_tensor *dt_keep(dt_tensor *t); /* one more reference (NULL passes) */
@@ -107,7 +114,7 @@ DT_API bool dt_grad_mode_set(bool on); /* returns the previous */
 DT_API void dt_manual_seed(uint64_t seed);
 
 /* Distribution. */
-DT_API const struct dt_mesh *dt_mesh_cpu(int ndim, const int64_t *dims, const char *const *names); /* cpu:0 … ; NULL + dt_error */
+DT_API const struct dt_mesh *dt_mesh_cpu(int ndim, const int64_t *dims, const char *const *names);              /* cpu:0 … ; NULL + dt_error */
 DT_API dt_tensor *dt_distribute(dt_scope *s, dt_tensor *t, const struct dt_mesh *mesh, const char *placements); /* "S0,R,P" per mesh dim */
 DT_API void dt_set_num_threads(int n);
 

@@ -11,22 +11,22 @@
 #include <stdint.h>
 
 /* X(code, Python exception class, meaning) */
-#define DT_STATUS_MAP(X)                                                                                                          \
-    X(OK, "", "success")                                                                                                          \
-    X(E_VALUE, "ValueError", "an argument has an illegal value")                                                                  \
-    X(E_TYPE, "TypeError", "an argument has the wrong type")                                                                      \
-    X(E_INDEX, "IndexError", "a dimension or index is out of range")                                                              \
-    X(E_SHAPE, "RuntimeError", "shapes do not fit together")                                                                      \
-    X(E_DTYPE, "RuntimeError", "a dtype is not supported here")                                                                   \
-    X(E_PLACEMENT, "PlacementError", "a mesh or placement is not legal here")                                                     \
-    X(E_STATE, "RuntimeError", "the object is not in a state that allows this")                                                   \
-    X(E_GRAD, "RuntimeError", "autograd cannot do this")                                                                          \
-    X(E_NOMEM, "OutOfMemoryError", "a device or the host has no memory left")                                                     \
-    X(E_NOTIMPL, "NotImplementedError", "legal, but not available")                                                               \
-    X(E_CALLBACK, "RuntimeError", "a user's callback failed")                                                                     \
-    X(E_TIMEOUT, "TimeoutError", "the time allowed ran out")                                                                      \
-    X(E_INTERRUPT, "KeyboardInterrupt", "the user interrupted the wait")                                                          \
-    X(E_LINALG, "LinAlgError", "a matrix is singular or an iteration does not converge")                                          \
+#define DT_STATUS_MAP(X)                                                                 \
+    X(OK, "", "success")                                                                 \
+    X(E_VALUE, "ValueError", "an argument has an illegal value")                         \
+    X(E_TYPE, "TypeError", "an argument has the wrong type")                             \
+    X(E_INDEX, "IndexError", "a dimension or index is out of range")                     \
+    X(E_SHAPE, "RuntimeError", "shapes do not fit together")                             \
+    X(E_DTYPE, "RuntimeError", "a dtype is not supported here")                          \
+    X(E_PLACEMENT, "PlacementError", "a mesh or placement is not legal here")            \
+    X(E_STATE, "RuntimeError", "the object is not in a state that allows this")          \
+    X(E_GRAD, "RuntimeError", "autograd cannot do this")                                 \
+    X(E_NOMEM, "OutOfMemoryError", "a device or the host has no memory left")            \
+    X(E_NOTIMPL, "NotImplementedError", "legal, but not available")                      \
+    X(E_CALLBACK, "RuntimeError", "a user's callback failed")                            \
+    X(E_TIMEOUT, "TimeoutError", "the time allowed ran out")                             \
+    X(E_INTERRUPT, "KeyboardInterrupt", "the user interrupted the wait")                 \
+    X(E_LINALG, "LinAlgError", "a matrix is singular or an iteration does not converge") \
     X(E_INTERNAL, "RuntimeError", "an internal invariant is broken: a fault of dtorch")
 
 typedef enum dt_status {
@@ -50,10 +50,10 @@ void dt_error_set(const char *text);
 const char *dt_status_name(dt_status s);
 const char *dt_status_exception(dt_status s);
 
-#define DT_TRY(expr)                                                                                                              \
-    do {                                                                                                                          \
-        dt_status s_ = (expr);                                                                                                    \
-        if (DT_UNLIKELY(s_ != DT_OK)) return s_;                                                                                  \
+#define DT_TRY(expr)                             \
+    do {                                         \
+        dt_status s_ = (expr);                   \
+        if (DT_UNLIKELY(s_ != DT_OK)) return s_; \
     } while (0)
 
 /* A bounded text builder: never overflows, always terminated. For messages and printing. */
@@ -61,9 +61,9 @@ typedef struct dt_str {
     char *buf;
     size_t cap, len;
 } dt_str;
-#define DT_STR(name, size)                                                                                                        \
-    char name##_buf_[size];                                                                                                       \
-    dt_str name = {name##_buf_, size, 0};                                                                                         \
+#define DT_STR(name, size)                \
+    char name##_buf_[size];               \
+    dt_str name = {name##_buf_, size, 0}; \
     name##_buf_[0] = 0
 void dt_str_add(dt_str *s, const char *fmt, ...) DT_PRINTF(2, 3);
 

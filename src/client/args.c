@@ -13,8 +13,7 @@ dt_status dt_arg_type_error(const dt_prep *p, int i, const dt_arg *a) {
     if (a->kind == DT_ARG_NONE && !a->given)
         return dt_fail(DT_E_TYPE, "%s() missing required argument '%s' (%s)", p->info->base, q->name, param_names[q->kind]);
     const char *got = a->kind <= DT_ARG_DTYPE ? kind_names[a->kind] : "?";
-    return dt_fail(DT_E_TYPE, "%s(): argument '%s' must be %s%s, not %s", p->info->base, q->name, param_names[q->kind],
-                   q->optional ? " or None" : "", got);
+    return dt_fail(DT_E_TYPE, "%s(): argument '%s' must be %s%s, not %s", p->info->base, q->name, param_names[q->kind], q->optional ? " or None" : "", got);
 }
 
 /* Does the default's source text stand for a float? */
@@ -106,8 +105,7 @@ static void set_default(const dt_param *q, dt_arg *out) {
 static dt_status convert_ints(const dt_prep *p, int i, const dt_arg *a, dt_arg *out, int64_t *store) {
     const dt_param *q = &p->info->param[i];
     int n = a->kind == DT_ARG_INTS ? a->n : 1;
-    if (n > DT_MAX_INTS)
-        return dt_fail(DT_E_VALUE, "%s(): argument '%s' has %d entries, at most %d are legal", p->info->base, q->name, n, DT_MAX_INTS);
+    if (n > DT_MAX_INTS) return dt_fail(DT_E_VALUE, "%s(): argument '%s' has %d entries, at most %d are legal", p->info->base, q->name, n, DT_MAX_INTS);
     const int64_t *v = a->kind == DT_ARG_INTS ? a->ints : &a->i;
     if (n == 1 && q->repeat > 1) {
         for (int k = 0; k < q->repeat; k++) store[k] = v[0];

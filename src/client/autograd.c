@@ -201,13 +201,12 @@ static dt_status slot_check(const dt_grad_node *n, const dt_slot *s) {
     DT_STR(shape, 160);
     const dt_meta *m = s->val->meta;
     for (int i = 0; i < m->ndim; i++) dt_str_add(&shape, i ? ", %lld" : "%lld", (long long)m->shape[i]);
-    return dt_fail(
-        DT_E_GRAD,
-        "one of the variables needed for gradient computation has been modified by an inplace operation: [%s [%s]], which is %s %u of %s, "
-        "is at version %u; "
-        "expected version %u instead. Hint: the backtrace further above shows the operation that failed to compute its gradient.",
-        dt_dtype_name((dt_dtype)m->dtype), shape.buf, s->index >= DT_SLOT_OUT ? "output" : "input", s->index % DT_SLOT_OUT,
-        dt_grad_node_name(n), s->cell->version, s->version);
+    return dt_fail(DT_E_GRAD,
+                   "one of the variables needed for gradient computation has been modified by an inplace operation: [%s [%s]], which is %s %u of %s, "
+                   "is at version %u; "
+                   "expected version %u instead. Hint: the backtrace further above shows the operation that failed to compute its gradient.",
+                   dt_dtype_name((dt_dtype)m->dtype), shape.buf, s->index >= DT_SLOT_OUT ? "output" : "input", s->index % DT_SLOT_OUT, dt_grad_node_name(n),
+                   s->cell->version, s->version);
 }
 
 static dt_tensor *unpack(dt_grad *g, uint32_t index) {

@@ -168,9 +168,8 @@ dt_tensor *dt_grad_fit(dt_scope *s, dt_tensor *g, const dt_meta *m, bool leaf, c
             DT_STR(b, 200);
             dt_shape_print(k->ndim, k->shape, &a);
             dt_shape_print(m->ndim, m->shape, &b);
-            dt_scope_fail(s, dt_fail(DT_E_GRAD,
-                                     "Function %s returned an invalid gradient at index %d - got %s but expected shape compatible with %s",
-                                     who, index, a.buf, b.buf));
+            dt_scope_fail(s, dt_fail(DT_E_GRAD, "Function %s returned an invalid gradient at index %d - got %s but expected shape compatible with %s", who,
+                                     index, a.buf, b.buf));
             return NULL;
         }
         g = dt_util_sum_to(s, g, m->ndim, m->shape);
@@ -330,8 +329,7 @@ static dt_status root_gradient(dt_scope *s, const dt_backward_args *a, int k, dt
         DT_STR(y, 200);
         dt_shape_print(dt_tensor_meta_fast(g)->ndim, dt_tensor_meta_fast(g)->shape, &x);
         dt_shape_print(m->ndim, m->shape, &y);
-        return dt_fail(DT_E_GRAD, "Mismatch in shape: grad_output[%d] has a shape of %s and output[%d] has a shape of %s.", k, x.buf, k,
-                       y.buf);
+        return dt_fail(DT_E_GRAD, "Mismatch in shape: grad_output[%d] has a shape of %s and output[%d] has a shape of %s.", k, x.buf, k, y.buf);
     }
     *out = dt_grad_fit(s, g, m, false, "backward", k);
     return s->status;
@@ -341,8 +339,7 @@ static dt_status add_roots(run *r, dt_scope *s) {
     for (int k = 0; k < r->a->n_roots; k++) {
         dt_tensor *t = r->a->roots[k], *g = NULL;
         DT_TRY(dt_tensor_fresh(t));
-        if (!dt_tensor_wants_grad(t))
-            return dt_fail(DT_E_GRAD, "element %d of tensors does not require grad and does not have a grad_fn", k);
+        if (!dt_tensor_wants_grad(t)) return dt_fail(DT_E_GRAD, "element %d of tensors does not require grad and does not have a grad_fn", k);
         DT_TRY(root_gradient(s, r->a, k, &g));
         dt_edge e;
         info *i;

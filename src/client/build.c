@@ -80,8 +80,7 @@ static dt_status check_scalars(const dt_prep *p, const dt_args *args) {
     for (int i = 0; i < p->n_params; i++) {
         if (p->kind[i] != DT_PK_SCALAR || args->a[i].kind != DT_ARG_TENSOR) continue;
         if (dt_tensor_meta_fast(args->a[i].t)->numel != 1 || dt_tensor_meta_fast(args->a[i].t)->ndim)
-            return dt_fail(DT_E_TYPE, "%s(): argument '%s' must be a number or a tensor of zero dimensions", p->info->base,
-                           p->info->param[i].name);
+            return dt_fail(DT_E_TYPE, "%s(): argument '%s' must be a number or a tensor of zero dimensions", p->info->base, p->info->param[i].name);
     }
     return DT_OK;
 }
@@ -137,8 +136,7 @@ static void set_flags(dt_call *c, const dt_prep *p) {
 }
 
 dt_status dt_call_build(const dt_prep *p, const dt_args *args, uint64_t hash, dt_call **out) {
-    if (!p->op->infer || p->op->compose)
-        return dt_fail(DT_E_INTERNAL, "%s() is composed of other operators: there is no call to prepare", p->info->base);
+    if (!p->op->infer || p->op->compose) return dt_fail(DT_E_INTERNAL, "%s() is composed of other operators: there is no call to prepare", p->info->base);
     DT_TRY(check_required(p, args));
     DT_TRY(check_scalars(p, args));
     if (!dt_c.clock && !(dt_c.clock = dt_calloc(DT_CALLS_MAX, sizeof *dt_c.clock))) return no_memory(p);

@@ -32,8 +32,7 @@ static uint64_t *encode_attr(const dt_prep *p, int i, const dt_arg *a, uint64_t 
         return *k ? k + 1 : NULL;
     case DT_ARG_INTS:
         if (a->n > DT_MAX_INTS) {
-            bad(dt_fail(DT_E_VALUE, "%s(): argument '%s' has %d entries, at most %d are legal", p->info->base, p->info->param[i].name, a->n,
-                        DT_MAX_INTS));
+            bad(dt_fail(DT_E_VALUE, "%s(): argument '%s' has %d entries, at most %d are legal", p->info->base, p->info->param[i].name, a->n, DT_MAX_INTS));
             return NULL;
         }
         *k++ = (uint64_t)(int64_t)a->n;
@@ -84,8 +83,7 @@ static int put_list(const dt_prep *p, int i, const dt_arg *a, uint32_t *n) {
     int count = a->kind == DT_ARG_NONE ? 0 : a->n;
     if (a->kind != DT_ARG_TENSORS && a->kind != DT_ARG_NONE) return bad(dt_arg_type_error(p, i, a));
     if (count > LIST_MAX)
-        return bad(dt_fail(DT_E_VALUE, "%s(): argument '%s' has %d tensors, at most %d are legal", p->info->base, p->info->param[i].name,
-                           count, LIST_MAX));
+        return bad(dt_fail(DT_E_VALUE, "%s(): argument '%s' has %d tensors, at most %d are legal", p->info->base, p->info->param[i].name, count, LIST_MAX));
     for (int j = 0; j < count; j++, ++*n) {
         dt_tensor *t = a->list[j];
         int r = 0;
@@ -96,8 +94,7 @@ static int put_list(const dt_prep *p, int i, const dt_arg *a, uint32_t *n) {
             dt_c.in_tensor[*n] = NULL;
             dt_c.in_word[*n] = 0;
         } else
-            r = bad(dt_fail(DT_E_TYPE, "%s(): expected Tensor as element %d in argument '%s', but got None", p->info->base, j,
-                            p->info->param[i].name));
+            r = bad(dt_fail(DT_E_TYPE, "%s(): expected Tensor as element %d in argument '%s', but got None", p->info->base, j, p->info->param[i].name));
         if (r) return r;
     }
     return 0;

@@ -26,8 +26,7 @@ bool dt_is_sharded(const dt_tensor *t, int dim) {
 
 static dt_status from_host(const void *data, int dtype, dt_dims shape, dt_tensor **out) {
     if (dtype < 0 || dtype >= DT_DTYPE_COUNT) return dt_fail(DT_E_TYPE, "dt_from_host: dtype %d does not exist", dtype);
-    if (shape.n < 0 || shape.n > DT_MAX_DIM)
-        return dt_fail(DT_E_VALUE, "dt_from_host: shape has %d dimensions, legal are 0 to %d", shape.n, DT_MAX_DIM);
+    if (shape.n < 0 || shape.n > DT_MAX_DIM) return dt_fail(DT_E_VALUE, "dt_from_host: shape has %d dimensions, legal are 0 to %d", shape.n, DT_MAX_DIM);
     dt_type type = {(dt_dtype)dtype, shape.n, {0}};
     memcpy(type.shape, shape.v, (size_t)shape.n * sizeof *shape.v);
     const dt_meta *meta;
@@ -98,8 +97,7 @@ void dt_grad_clear(dt_tensor *t) {
 
 int dt_backward(dt_tensor *loss, dt_tensor *gradient, bool retain_graph, bool create_graph) {
     if (!loss) return (int)dt_fail(DT_E_VALUE, "dt_backward: the tensor is NULL");
-    dt_backward_args a = {
-        .n_roots = 1, .roots = &loss, .grads = &gradient, .retain_graph = retain_graph || create_graph, .create_graph = create_graph};
+    dt_backward_args a = {.n_roots = 1, .roots = &loss, .grads = &gradient, .retain_graph = retain_graph || create_graph, .create_graph = create_graph};
     return (int)dt_backward_run(&a, NULL);
 }
 
@@ -116,8 +114,7 @@ const struct dt_mesh *dt_mesh_cpu(int ndim, const int64_t *dims, const char *con
     }
     for (int i = 0; i < ndim; i++) {
         if (dims[i] < 1 || dims[i] > DT_MAX_DEVICES || (n *= dims[i]) > DT_MAX_DEVICES) {
-            (void)dt_fail(DT_E_VALUE, "dt_mesh_cpu: size %lld of dimension %d; a mesh has 1 to %d devices", (long long)dims[i], i,
-                          DT_MAX_DEVICES);
+            (void)dt_fail(DT_E_VALUE, "dt_mesh_cpu: size %lld of dimension %d; a mesh has 1 to %d devices", (long long)dims[i], i, DT_MAX_DEVICES);
             return NULL;
         }
     }
@@ -154,8 +151,7 @@ static dt_status parse_placements(const char *text, const dt_mesh *mesh, dt_plac
 dt_tensor *dt_distribute(dt_scope *s, dt_tensor *t, const struct dt_mesh *mesh, const char *placements) {
     if (!s || s->status || !t) return NULL;
     dt_placement p[DT_MAX_MESH_DIM] = {{0}};
-    dt_status r = mesh && placements ? parse_placements(placements, mesh, p)
-                                     : dt_fail(DT_E_VALUE, "dt_distribute: the mesh or the placements are NULL");
+    dt_status r = mesh && placements ? parse_placements(placements, mesh, p) : dt_fail(DT_E_VALUE, "dt_distribute: the mesh or the placements are NULL");
     const dt_meta *m;
     if (!r) r = dt_meta_with_spec(dt_tensor_meta(t), mesh, p, &m); /* negative dimensions are wrapped there */
     if (r) {

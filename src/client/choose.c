@@ -42,8 +42,7 @@ static price rule_price(const dt_call *c, const dt_node *n, const dt_rules *r, c
     double size = (double)r->mesh->dim[r->mesh_dim];
     for (int i = 0; i < n->n_in; i++)
         if (c->in[i] && !c->in[i]->wrapped)
-            p.cost += move_cost(have(c->in[i], r->mesh, r->mesh_dim), row[i], bytes_beside(c->in[i], r->mesh, r->mesh_dim), size, sharded,
-                                &p.communicates);
+            p.cost += move_cost(have(c->in[i], r->mesh, r->mesh_dim), row[i], bytes_beside(c->in[i], r->mesh, r->mesh_dim), size, sharded, &p.communicates);
     for (int i = 0; i < n->n_out; i++) {
         dt_placement o = row[n->n_in + i];
         p.sharded += o.kind == DT_SHARD;
@@ -131,8 +130,7 @@ static dt_status pick_wanted(const dt_node *n, const dt_spec *spec, int d, dt_pl
     dt_rules r;
     DT_TRY(rules_of(n, spec->mesh, d, &r));
     dt_placement want = spec->place[d];
-    if (want.kind == DT_PARTIAL)
-        return dt_fail(DT_E_PLACEMENT, "%s(): a factory cannot make Partial: legal are Replicate() and Shard(dim)", dt_op_name(n->op));
+    if (want.kind == DT_PARTIAL) return dt_fail(DT_E_PLACEMENT, "%s(): a factory cannot make Partial: legal are Replicate() and Shard(dim)", dt_op_name(n->op));
     *out = DT_R;
     for (int k = 0; k < r.count; k++) {
         const dt_placement *row = r.rows + k * (n->n_in + n->n_out);

@@ -96,15 +96,14 @@ dt_status dt_invoke_inplace(const dt_op *op, const dt_args *args) DT_WUR;
 dt_status dt_tensor_assign(dt_tensor *dst, dt_tensor *src) DT_WUR; /* copy_: broadcasts, casts, redistributes; recorded for grad */
 
 /* ---- making and reading ---- */
-dt_status dt_tensor_from_host(dt_hostbuf *buf, const dt_type *type, const dt_spec *spec,
-                              dt_tensor **out) DT_WUR; /* takes buf's reference */
+dt_status dt_tensor_from_host(dt_hostbuf *buf, const dt_type *type, const dt_spec *spec, dt_tensor **out) DT_WUR; /* takes buf's reference */
 /* Read the whole tensor into a fresh contiguous host buffer (f->buf). The engine is flushed. Partial is reduced, shards are gathered. */
 dt_status dt_tensor_fetch(dt_tensor *t, dt_future **out) DT_WUR;
 dt_status dt_sync_async(dt_future **out) DT_WUR;
-dt_status dt_tensor_detach_inplace(dt_tensor *t) DT_WUR;           /* t forgets its history; views refuse */
-dt_status dt_tensor_detach(dt_tensor *t, dt_tensor **out) DT_WUR;  /* shares the storage, no history */
-dt_status dt_tensor_data(dt_tensor *t, dt_tensor **out) DT_WUR;    /* the same, and saved tensors do not notice writes through it (.data) */
-dt_status dt_tensor_set_data(dt_tensor *t, dt_tensor *src) DT_WUR; /* t.data = src: same shape/dtype not required */
+dt_status dt_tensor_detach_inplace(dt_tensor *t) DT_WUR;             /* t forgets its history; views refuse */
+dt_status dt_tensor_detach(dt_tensor *t, dt_tensor **out) DT_WUR;    /* shares the storage, no history */
+dt_status dt_tensor_data(dt_tensor *t, dt_tensor **out) DT_WUR;      /* the same, and saved tensors do not notice writes through it (.data) */
+dt_status dt_tensor_set_data(dt_tensor *t, dt_tensor *src) DT_WUR;   /* t.data = src: same shape/dtype not required */
 dt_status dt_tensor_requires_grad_set(dt_tensor *t, bool on) DT_WUR; /* leaves of float dtype only */
 
 /* ---- modes (per thread) ---- */

@@ -203,10 +203,8 @@ dt_status dt_tensor_requires_grad_set(dt_tensor *t, bool on) {
     DT_TRY(dt_tensor_fresh(t));
     if (!dt_tensor_is_leaf(t)) {
         if (on) return DT_OK;
-        return dt_fail(
-            DT_E_GRAD,
-            "you can only change requires_grad flags of leaf variables. If you want to use a computed variable in a subgraph that "
-            "doesn't require differentiation use var_no_grad = var.detach().");
+        return dt_fail(DT_E_GRAD, "you can only change requires_grad flags of leaf variables. If you want to use a computed variable in a subgraph that "
+                                  "doesn't require differentiation use var_no_grad = var.detach().");
     }
     if (on && !dt_dtype_is_float((dt_dtype)dt_tensor_meta_fast(t)->dtype))
         return dt_fail(DT_E_GRAD, "Only Tensors of floating point dtype can require gradients, this one is %s",

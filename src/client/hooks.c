@@ -153,8 +153,8 @@ dt_status dt_tensor_grad_set(dt_tensor *t, dt_tensor *g) {
     if (g) {
         const dt_meta *m = dt_tensor_meta_fast(t), *k = dt_tensor_meta_fast(g);
         if (m->dtype != k->dtype)
-            return dt_fail(DT_E_GRAD, "attempting to assign a gradient of dtype %s to a tensor of dtype %s",
-                           dt_dtype_name((dt_dtype)k->dtype), dt_dtype_name((dt_dtype)m->dtype));
+            return dt_fail(DT_E_GRAD, "attempting to assign a gradient of dtype %s to a tensor of dtype %s", dt_dtype_name((dt_dtype)k->dtype),
+                           dt_dtype_name((dt_dtype)m->dtype));
         if (!dt_meta_same_shape(m, k)) {
             DT_STR(a, 200);
             DT_STR(b, 200);

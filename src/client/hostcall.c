@@ -60,8 +60,7 @@ static dt_status run(dt_scope *s, dt_host_job *j, int n_in, dt_tensor *const *in
     return dt_issue(c, &a, outs);
 }
 
-dt_status dt_host_call(dt_host_fn fn, void (*free_fn)(void *), void *ctx, int n_in, dt_tensor *const *ins, int n_out, const dt_type *types,
-                       dt_tensor **outs) {
+dt_status dt_host_call(dt_host_fn fn, void (*free_fn)(void *), void *ctx, int n_in, dt_tensor *const *ins, int n_out, const dt_type *types, dt_tensor **outs) {
     DT_TRY(dt_client_ready());
     sweep();
     dt_host_job *j = dt_calloc(1, sizeof *j);

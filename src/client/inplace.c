@@ -12,31 +12,26 @@ static dt_status check_view(const dt_tensor *t) {
                        s->out_index, t->grad_fn ? dt_grad_node_name(t->grad_fn) : dt_op_name(s->call->op));
     for (; s; s = s->prev)
         if (s->no_grad)
-            return dt_fail(DT_E_GRAD,
-                           "A view was created in no_grad mode and is being modified inplace with grad mode enabled. Given that this use "
-                           "case is ambiguous "
-                           "and error-prone, it is forbidden. You can clarify your code by moving both the view and the inplace either "
-                           "both inside the no_grad "
-                           "block (if you don't want the inplace to be tracked) or both outside (if you want the inplace to be tracked).");
+            return dt_fail(DT_E_GRAD, "A view was created in no_grad mode and is being modified inplace with grad mode enabled. Given that this use "
+                                      "case is ambiguous "
+                                      "and error-prone, it is forbidden. You can clarify your code by moving both the view and the inplace either "
+                                      "both inside the no_grad "
+                                      "block (if you don't want the inplace to be tracked) or both outside (if you want the inplace to be tracked).");
     return DT_OK;
 }
 
 dt_status dt_inplace_check(dt_tensor *t) {
     DT_TRY(dt_tensor_fresh(t));
     if (t->cell->inference && !dt_m.inference)
-        return dt_fail(
-            DT_E_GRAD,
-            "Inplace update to inference tensor outside InferenceMode is not allowed. You can make a clone to get a normal tensor before "
-            "doing inplace update.");
+        return dt_fail(DT_E_GRAD, "Inplace update to inference tensor outside InferenceMode is not allowed. You can make a clone to get a normal tensor before "
+                                  "doing inplace update.");
     if (!dt_recording()) return DT_OK;
     bool wants = dt_tensor_wants_grad(t);
     if (t->is_view && t->cell->requires_grad) {
-        if (!t->cell->grad_fn)
-            return dt_fail(DT_E_GRAD, "a view of a leaf Variable that requires grad is being used in an in-place operation.");
+        if (!t->cell->grad_fn) return dt_fail(DT_E_GRAD, "a view of a leaf Variable that requires grad is being used in an in-place operation.");
         return check_view(t);
     }
-    if (wants && dt_tensor_is_leaf(t))
-        return dt_fail(DT_E_GRAD, "a leaf Variable that requires grad is being used in an in-place operation.");
+    if (wants && dt_tensor_is_leaf(t)) return dt_fail(DT_E_GRAD, "a leaf Variable that requires grad is being used in an in-place operation.");
     return DT_OK;
 }
 
@@ -49,8 +44,8 @@ static dt_status check_result(const dt_op *op, const dt_meta *self, const dt_met
         return dt_fail(DT_E_SHAPE, "%s_(): output with shape %s doesn't match the broadcast shape %s", dt_op_name(op), a.buf, b.buf);
     }
     if (dt_dtype_categories[r->dtype] > dt_dtype_categories[self->dtype])
-        return dt_fail(DT_E_DTYPE, "%s_(): result type %s can't be cast to the desired output type %s", dt_op_name(op),
-                       dt_dtype_name((dt_dtype)r->dtype), dt_dtype_name((dt_dtype)self->dtype));
+        return dt_fail(DT_E_DTYPE, "%s_(): result type %s can't be cast to the desired output type %s", dt_op_name(op), dt_dtype_name((dt_dtype)r->dtype),
+                       dt_dtype_name((dt_dtype)self->dtype));
     return DT_OK;
 }
 
@@ -61,8 +56,7 @@ dt_status dt_invoke_inplace(const dt_op *op, const dt_args *args) {
     DT_TRY(dt_inplace_check(t));
     int n = 0;
     DT_TRY(dt_invoke(op, args, 8, out, &n));
-    dt_status s = n ? check_result(op, dt_tensor_meta_fast(t), dt_tensor_meta_fast(out[0]))
-                    : dt_fail(DT_E_INTERNAL, "%s_(): no result", dt_op_name(op));
+    dt_status s = n ? check_result(op, dt_tensor_meta_fast(t), dt_tensor_meta_fast(out[0])) : dt_fail(DT_E_INTERNAL, "%s_(): no result", dt_op_name(op));
     if (!s && out[0] != t) {
         dt_grad_node *fn = dt_recording() ? dt_tensor_grad_fn(out[0]) : NULL;
         if (fn) dt_grad_node_rebase(fn, t);

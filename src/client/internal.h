@@ -124,10 +124,9 @@ static inline dt_cell *dt_cell_ref(dt_cell *c) {
     return c;
 }
 static inline dt_cell *dt_cell_root(dt_cell *c) { return c->root ? c->root : c; }
-dt_status dt_cell_value(dt_cell *c, dt_val **out) DT_WUR;            /* borrowed; refreshes an alias */
-void dt_cell_history_set(dt_cell *c, dt_grad_node *fn, uint32_t nr); /* takes a new reference on fn; requires_grad = fn != NULL */
-dt_status dt_history_of(dt_tensor *t, dt_grad_node **fn,
-                        uint32_t *nr) DT_WUR; /* new reference; leaves: their accumulation node; NULL: none */
+dt_status dt_cell_value(dt_cell *c, dt_val **out) DT_WUR;                      /* borrowed; refreshes an alias */
+void dt_cell_history_set(dt_cell *c, dt_grad_node *fn, uint32_t nr);           /* takes a new reference on fn; requires_grad = fn != NULL */
+dt_status dt_history_of(dt_tensor *t, dt_grad_node **fn, uint32_t *nr) DT_WUR; /* new reference; leaves: their accumulation node; NULL: none */
 
 static inline dt_tensor *dt_tensor_alloc(void) { /* zeroed, one reference */
     dt_tensor *t = dt_pool_take(&dt_c.tensors);
@@ -191,8 +190,7 @@ dt_status dt_args_decode(const dt_prep *p, const dt_args *args, void *attr) DT_W
 typedef struct dt_ints_store {
     int64_t v[DT_MAX_PARAMS][DT_MAX_INTS];
 } dt_ints_store;
-dt_status dt_args_fill(const dt_prep *p, const dt_args *args, dt_args *full,
-                       dt_ints_store *store) DT_WUR;                    /* defaults filled in, kinds checked */
+dt_status dt_args_fill(const dt_prep *p, const dt_args *args, dt_args *full, dt_ints_store *store) DT_WUR; /* defaults filled in, kinds checked */
 dt_arg *dt_arg_named(const dt_op *op, dt_args *args, const char *name); /* the argument of that name; NULL if the op has none */
 
 /* ---- build.c, choose.c ---- */

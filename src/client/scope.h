@@ -23,18 +23,12 @@ dt_tensor **dt_scope_call_list(dt_scope *s, const dt_op *op, const dt_args *a, i
 
 static inline void dt_arg_tensor(dt_arg *a, dt_tensor *t) { *a = (dt_arg){.kind = t ? DT_ARG_TENSOR : DT_ARG_NONE, .given = true, .t = t}; }
 static inline void dt_arg_list(dt_arg *a, dt_list l) { *a = (dt_arg){.kind = DT_ARG_TENSORS, .given = true, .n = l.n, .list = l.v}; }
-static inline void dt_arg_int(dt_arg *a, int64_t v) {
-    *a = (dt_arg){.kind = v == DT_NO_INT ? DT_ARG_NONE : DT_ARG_INT, .given = true, .i = v};
-}
+static inline void dt_arg_int(dt_arg *a, int64_t v) { *a = (dt_arg){.kind = v == DT_NO_INT ? DT_ARG_NONE : DT_ARG_INT, .given = true, .i = v}; }
 static inline void dt_arg_float(dt_arg *a, double v) { *a = (dt_arg){.kind = v != v ? DT_ARG_NONE : DT_ARG_FLOAT, .given = true, .f = v}; }
 static inline void dt_arg_bool(dt_arg *a, bool v) { *a = (dt_arg){.kind = DT_ARG_BOOL, .given = true, .i = v}; }
 static inline void dt_arg_str(dt_arg *a, const char *v) { *a = (dt_arg){.kind = v ? DT_ARG_STR : DT_ARG_NONE, .given = true, .s = v}; }
-static inline void dt_arg_dtype(dt_arg *a, int v) {
-    *a = (dt_arg){.kind = v == DT_DTYPE_NONE ? DT_ARG_NONE : DT_ARG_DTYPE, .given = true, .i = v};
-}
-static inline void dt_arg_dims(dt_arg *a, dt_dims d) {
-    *a = (dt_arg){.kind = d.n < 0 ? DT_ARG_NONE : DT_ARG_INTS, .given = true, .n = d.n, .ints = d.v};
-}
+static inline void dt_arg_dtype(dt_arg *a, int v) { *a = (dt_arg){.kind = v == DT_DTYPE_NONE ? DT_ARG_NONE : DT_ARG_DTYPE, .given = true, .i = v}; }
+static inline void dt_arg_dims(dt_arg *a, dt_dims d) { *a = (dt_arg){.kind = d.n < 0 ? DT_ARG_NONE : DT_ARG_INTS, .given = true, .n = d.n, .ints = d.v}; }
 static inline void dt_arg_value(dt_arg *a, dt_value v) {
     static const uint8_t kinds[] = {DT_ARG_NONE, DT_ARG_TENSOR, DT_ARG_FLOAT, DT_ARG_INT, DT_ARG_BOOL};
     *a = (dt_arg){.kind = kinds[v.kind], .given = true};

@@ -14,8 +14,7 @@ void dt_view_step_unref(dt_view_step *s) {
 dt_status dt_view_attach(dt_tensor *t, dt_tensor *base, dt_call *call, int out_index) {
     dt_view_step *s = dt_pool_take(&dt_c.steps);
     if (!s) return DT_E_NOMEM;
-    *s = (dt_view_step){
-        .refs = 1, .prev = dt_view_step_ref(base->chain), .call = call, .out_index = (uint16_t)out_index, .no_grad = !dt_recording()};
+    *s = (dt_view_step){.refs = 1, .prev = dt_view_step_ref(base->chain), .call = call, .out_index = (uint16_t)out_index, .no_grad = !dt_recording()};
     call->refs++;
     t->is_view = true;
     t->chain = s;

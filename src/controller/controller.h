@@ -24,7 +24,7 @@ void dt_engine_stats_get(dt_engine_stats *out); /* approximate unless synchronis
 
 /* Communication: every collective that was lowered, as counted when it was dispatched. */
 typedef struct dt_comm_entry {
-    char kind[24];      /* all_gather, reduce_scatter, all_reduce, all_to_all, shard, reshard, transfer */
+    char kind[24]; /* all_gather, reduce_scatter, all_reduce, all_to_all, shard, reshard, transfer */
     char mesh_dim[16];
     uint32_t site;
     uint64_t count, bytes; /* bytes sent over all devices */

@@ -259,7 +259,7 @@ static void push_run(dt_engine *e, const dt_graph *g, dt_plan *p, binding *b) {
     for (int i = 0; i < p->n_colls; i++) dt_comm_count(p->coll[i], r->site[p->coll[i]->node]);
     for (int i = 0; i < p->n_programs; i++) {
         dt_device_state *s;
-        if (dt_engine_device(p->program[i].device, &s)) continue; /* cannot fail: bind_program started it */
+        if (dt_engine_device(p->program[i].device, &s)) continue;                 /* cannot fail: bind_program started it */
         if (b->arena[i]) dt_alloc_put(&s->alloc, b->arena[i], b->arena_bytes[i]); /* reused only by later programs of this device */
         e->stats.programs_run++;
     }

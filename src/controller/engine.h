@@ -22,8 +22,8 @@ typedef struct dt_engine {
     dt_gvalue *free_values; /* chained through `part` */
     /* the pending subgraph */
     dt_graph graph;
-    bool cut;          /* dispatch before the next call */
-    uint64_t rolling;  /* hash of the last calls, for cuts that depend on content only */
+    bool cut;         /* dispatch before the next call */
+    uint64_t rolling; /* hash of the last calls, for cuts that depend on content only */
     /* plans */
     dt_htab plans;
     uint64_t clock;
@@ -49,12 +49,12 @@ void dt_engine_plans_free(void);
 
 /* values.c */
 dt_gvalue *dt_gvalue_new(const dt_meta *meta);
-void dt_gvalue_free(dt_gvalue *v);      /* its parts and itself */
-void dt_gvalue_release(dt_gvalue *v);   /* frees it if nobody needs it any more */
+void dt_gvalue_free(dt_gvalue *v);              /* its parts and itself */
+void dt_gvalue_release(dt_gvalue *v);           /* frees it if nobody needs it any more */
 dt_status dt_gvalue_parts(dt_gvalue *v) DT_WUR; /* allocates the array of parts */
 dt_part *dt_part_new(int ndim, const int64_t *stride);
 dt_buf *dt_buf_new(dt_device d, size_t bytes, void *data);
-void dt_buf_drop(dt_buf *b);            /* one value less lies in it; at zero the memory returns to the allocator */
+void dt_buf_drop(dt_buf *b); /* one value less lies in it; at zero the memory returns to the allocator */
 /* Make v ready with parts that hold nothing but an error. */
 void dt_gvalue_poison(dt_gvalue *v, dt_error_t *e);
 /* A value of host memory: its parts are views of that memory. */

@@ -35,7 +35,12 @@ dt_gnode *dt_graph_add(dt_graph *g, dt_call *call, uint32_t site) {
     void **mem = DT_ARENA_ARRAY(&g->arena, void *, words + 1);
     if (!mem) return NULL;
     dt_gnode *n = &g->node[g->n++];
-    *n = (dt_gnode){.call = call, .site = site, .live = true, .in = (dt_gvalue **)mem, .number = (uint64_t *)(mem + call->n_in), .out = (dt_gvalue **)(mem + 2 * call->n_in)};
+    *n = (dt_gnode){.call = call,
+                    .site = site,
+                    .live = true,
+                    .in = (dt_gvalue **)mem,
+                    .number = (uint64_t *)(mem + call->n_in),
+                    .out = (dt_gvalue **)(mem + 2 * call->n_in)};
     return n;
 }
 

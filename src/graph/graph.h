@@ -20,24 +20,24 @@ typedef struct dt_part { /* what one device of the value's mesh holds */
 
 typedef struct dt_gvalue {
     const dt_meta *meta;
-    bool client;          /* the client names it */
+    bool client; /* the client names it */
     bool ready;
-    uint32_t uses;        /* inputs of pending nodes that are this value */
-    uint64_t layout;      /* 0: every part contiguous; else a hash of how its strides came about */
-    dt_part **part;       /* (mesh->n,) when ready */
+    uint32_t uses;   /* inputs of pending nodes that are this value */
+    uint64_t layout; /* 0: every part contiguous; else a hash of how its strides came about */
+    dt_part **part;  /* (mesh->n,) when ready */
     /* while pending, or external to the subgraph being planned: */
-    int32_t node;         /* producer, -1: external */
+    int32_t node; /* producer, -1: external */
     uint32_t out;
-    int32_t index;        /* external: its number among the subgraph's external values; -1 not numbered yet */
+    int32_t index; /* external: its number among the subgraph's external values; -1 not numbered yet */
 } dt_gvalue;
 
 typedef struct dt_gnode {
-    dt_call *call;       /* referenced */
+    dt_call *call; /* referenced */
     uint32_t site;
     bool live;
-    dt_gvalue **in;      /* (n_in,) NULL for numbers and absent inputs */
-    uint64_t *number;    /* (n_in,) */
-    dt_gvalue **out;     /* (n_out,) */
+    dt_gvalue **in;   /* (n_in,) NULL for numbers and absent inputs */
+    uint64_t *number; /* (n_in,) */
+    dt_gvalue **out;  /* (n_out,) */
 } dt_gnode;
 
 typedef struct dt_graph {
@@ -45,14 +45,14 @@ typedef struct dt_graph {
     int n, cap;
     dt_gnode *node;
     int n_ext, cap_ext;
-    dt_gvalue **ext;     /* external values, numbered by dt_graph_key */
-    uint64_t *key;       /* what a cached plan is found by */
+    dt_gvalue **ext; /* external values, numbered by dt_graph_key */
+    uint64_t *key;   /* what a cached plan is found by */
     size_t n_key, cap_key;
 } dt_graph;
 
 dt_status dt_graph_init(dt_graph *g) DT_WUR;
 void dt_graph_fini(dt_graph *g);
-void dt_graph_clear(dt_graph *g); /* forget the nodes (their values and calls are the caller's) */
+void dt_graph_clear(dt_graph *g);                                         /* forget the nodes (their values and calls are the caller's) */
 dt_gnode *dt_graph_add(dt_graph *g, dt_call *call, uint32_t site) DT_WUR; /* NULL: out of host memory */
 /* Check that inputs come before their users and shapes agree with the calls. Debug builds run it after each pass. */
 dt_status dt_graph_verify(const dt_graph *g) DT_WUR;

@@ -159,9 +159,7 @@ const dt_op dt_op_hardtanh_backward = {
     .saves = DT_SAVE_IN(1),
     BACKWARD(hardtanh_backward),
 };
-static void relu6_compose(dt_scope *s, const dt_args *a, dt_tensor **out, int *n_out) {
-    dt_compose_one(dt_hardtanh(s, a->a[0].t, 0.0, 6.0), out, n_out);
-}
+static void relu6_compose(dt_scope *s, const dt_args *a, dt_tensor **out, int *n_out) { dt_compose_one(dt_hardtanh(s, a->a[0].t, 0.0, 6.0), out, n_out); }
 const dt_op dt_op_relu6 = {
     .sig = "relu6(Tensor input) -> Tensor",
     .doc = "min(max(x, 0), 6) of each element.",
@@ -204,8 +202,7 @@ const dt_op dt_op_hardsigmoid_backward = {
 static void softshrink_grad(dt_grad *g) { dt_grad_set(g, 0, dt_shrink_backward(g->s, GY, X, ATTR(g)->a)); }
 static dt_status softshrink_infer(dt_node *n) {
     if (!(((const dt_pw_floats *)n->attr)->a >= 0))
-        return dt_fail(DT_E_SHAPE, "softshrink: lambda must be greater or equal to 0, but found to be %g",
-                       ((const dt_pw_floats *)n->attr)->a);
+        return dt_fail(DT_E_SHAPE, "softshrink: lambda must be greater or equal to 0, but found to be %g", ((const dt_pw_floats *)n->attr)->a);
     return dt_infer_float_only(n);
 }
 const dt_op dt_op_softshrink = {

@@ -18,16 +18,14 @@ dt_status dt_place_scaled(const dt_node *n, dt_rules *r, uint32_t mask) {
 
 dt_status dt_infer_pointwise_no_bool(dt_node *n) {
     DT_TRY(dt_infer_pointwise(n));
-    if (n->out[0].dtype == DT_bool)
-        return dt_fail(DT_E_DTYPE, "%s: not supported for bool tensors; use logical operators or cast first", dt_op_name(n->op));
+    if (n->out[0].dtype == DT_bool) return dt_fail(DT_E_DTYPE, "%s: not supported for bool tensors; use logical operators or cast first", dt_op_name(n->op));
     return DT_OK;
 }
 
 dt_status dt_infer_float_only(dt_node *n) {
     DT_TRY(dt_infer_pointwise(n));
     if (!dt_dtype_is_float(n->out[0].dtype))
-        return dt_fail(DT_E_DTYPE, "%s: not implemented for %s: a float tensor is expected", dt_op_name(n->op),
-                       dt_dtype_name(n->out[0].dtype));
+        return dt_fail(DT_E_DTYPE, "%s: not implemented for %s: a float tensor is expected", dt_op_name(n->op), dt_dtype_name(n->out[0].dtype));
     return DT_OK;
 }
 
@@ -55,14 +53,11 @@ static dt_status alpha_infer(dt_node *n) {
     DT_TRY(dt_infer_pointwise(n));
     dt_dtype t = dt_result_type(n, 0, 2), alpha = (dt_dtype)n->in[2]->dtype;
     if (alpha == DT_float64 && !dt_dtype_is_float(t))
-        return dt_fail(DT_E_DTYPE, "%s: For integral input tensors, argument alpha must not be a floating point number.",
-                       dt_op_name(n->op));
-    if (alpha == DT_bool && t != DT_bool)
-        return dt_fail(DT_E_DTYPE, "%s: Boolean alpha only supported for Boolean results.", dt_op_name(n->op));
+        return dt_fail(DT_E_DTYPE, "%s: For integral input tensors, argument alpha must not be a floating point number.", dt_op_name(n->op));
+    if (alpha == DT_bool && t != DT_bool) return dt_fail(DT_E_DTYPE, "%s: Boolean alpha only supported for Boolean results.", dt_op_name(n->op));
     if (t == DT_bool && n->op == &dt_op_sub_alpha)
-        return dt_fail(
-            DT_E_DTYPE,
-            "sub: Subtraction, the `-` operator, with two bool tensors is not supported. Use the `^` or `logical_xor()` operator instead.");
+        return dt_fail(DT_E_DTYPE,
+                       "sub: Subtraction, the `-` operator, with two bool tensors is not supported. Use the `^` or `logical_xor()` operator instead.");
     n->out[0].dtype = t;
     for (int i = 0; i < 3; i++) n->cast[i] = (uint8_t)t;
     return DT_OK;
@@ -95,9 +90,8 @@ const dt_op dt_op_add_alpha = {
 static dt_status sub_infer(dt_node *n) {
     bool a = n->in[0]->dtype == DT_bool, b = n->in[1]->dtype == DT_bool;
     if (a && b)
-        return dt_fail(
-            DT_E_DTYPE,
-            "sub: Subtraction, the `-` operator, with two bool tensors is not supported. Use the `^` or `logical_xor()` operator instead.");
+        return dt_fail(DT_E_DTYPE,
+                       "sub: Subtraction, the `-` operator, with two bool tensors is not supported. Use the `^` or `logical_xor()` operator instead.");
     if ((a && !n->in[0]->wrapped) || (b && !n->in[1]->wrapped))
         return dt_fail(DT_E_DTYPE, "sub: Subtraction, the `-` operator, with a bool tensor is not supported. If you are trying to invert a "
                                    "mask, use the `~` or `logical_not()` operator instead.");

@@ -88,8 +88,7 @@ typedef struct isclose_attr {
 static dt_status isclose_infer(dt_node *n) {
     isclose_attr *a = n->attr;
     if (n->in[0]->dtype != n->in[1]->dtype)
-        return dt_fail(DT_E_DTYPE, "isclose: %s did not match %s", dt_dtype_name((dt_dtype)n->in[0]->dtype),
-                       dt_dtype_name((dt_dtype)n->in[1]->dtype));
+        return dt_fail(DT_E_DTYPE, "isclose: %s did not match %s", dt_dtype_name((dt_dtype)n->in[0]->dtype), dt_dtype_name((dt_dtype)n->in[1]->dtype));
     if (!(a->f.a >= 0) || !(a->f.b >= 0)) return dt_fail(DT_E_SHAPE, "isclose: rtol and atol must be >= 0, got %g and %g", a->f.a, a->f.b);
     a->f.c = a->equal_nan;
     return dt_infer_compare(n);
@@ -99,9 +98,7 @@ const dt_op dt_op_isclose = {
     .doc = "True where |input - other| <= atol + rtol * |other|.",
     .where = DT_FN_METHOD,
     .attrs = {sizeof(isclose_attr),
-              {{"rtol", offsetof(isclose_attr, f.a)},
-               {"atol", offsetof(isclose_attr, f.b)},
-               {"equal_nan", offsetof(isclose_attr, equal_nan)}}},
+              {{"rtol", offsetof(isclose_attr, f.a)}, {"atol", offsetof(isclose_attr, f.b)}, {"equal_nan", offsetof(isclose_attr, equal_nan)}}},
     .infer = isclose_infer,
     DT_POINTWISE(isclose),
 };

@@ -39,7 +39,8 @@ static dt_status check_attr(dt_conv_attr *a, int nd) {
         if (l->n != nd && !(i == 2 && l->n == 2 * nd))
             return dt_fail(DT_E_SHAPE, "convolution: expected %s to be a single int or %d ints, got %d", names[i], nd, l->n);
         for (int d = 0; d < l->n; d++)
-            if (l->v[d] < (i != 2)) return dt_fail(DT_E_VALUE, "convolution: %s must be %s, got %lld", names[i], i == 2 ? "non-negative" : "positive", LL(l->v[d]));
+            if (l->v[d] < (i != 2))
+                return dt_fail(DT_E_VALUE, "convolution: %s must be %s, got %lld", names[i], i == 2 ? "non-negative" : "positive", LL(l->v[d]));
     }
     if (a->groups < 1) return dt_fail(DT_E_VALUE, "convolution: groups must be positive, got %lld", LL(a->groups));
     return DT_OK;
@@ -60,8 +61,10 @@ static dt_status infer_conv(dt_node *n) {
     int nd = x->ndim - 2;
     DT_TRY(check_attr(a, nd));
     if (w->shape[1] * a->groups != x->shape[1] || w->shape[0] % a->groups)
-        return dt_fail(DT_E_SHAPE, "convolution: given groups=%lld and a weight of %lld output and %lld input channels a group, expected an input of %lld channels, got %lld",
-                       LL(a->groups), LL(w->shape[0]), LL(w->shape[1]), LL(w->shape[1] * a->groups), LL(x->shape[1]));
+        return dt_fail(
+            DT_E_SHAPE,
+            "convolution: given groups=%lld and a weight of %lld output and %lld input channels a group, expected an input of %lld channels, got %lld",
+            LL(a->groups), LL(w->shape[0]), LL(w->shape[1]), LL(w->shape[1] * a->groups), LL(x->shape[1]));
     if (b && (b->ndim != 1 || b->shape[0] != w->shape[0]))
         return dt_fail(DT_E_SHAPE, "convolution: expected a bias of shape (%lld,), got %dD of %lld elements", LL(w->shape[0]), b->ndim, LL(b->numel));
     dt_type *o = &n->out[0];
@@ -71,7 +74,8 @@ static dt_status infer_conv(dt_node *n) {
         int64_t padded = x->shape[2 + d] + a->padding.v[d] + pad_behind(a, nd, d), reach = a->dilation.v[d] * (w->shape[2 + d] - 1) + 1;
         if (w->shape[2 + d] < 1) return dt_fail(DT_E_SHAPE, "convolution: kernel size must be positive, got %lld", LL(w->shape[2 + d]));
         if (padded < reach)
-            return dt_fail(DT_E_SHAPE, "convolution: the kernel (%lld with dilation) is larger than the padded input (%lld) in dimension %d", LL(reach), LL(padded), 2 + d);
+            return dt_fail(DT_E_SHAPE, "convolution: the kernel (%lld with dilation) is larger than the padded input (%lld) in dimension %d", LL(reach),
+                           LL(padded), 2 + d);
         o->shape[2 + d] = (padded - reach) / a->stride.v[d] + 1;
     }
     return DT_OK;
@@ -85,8 +89,8 @@ static dt_status infer_conv_input(dt_node *n) { /* y, w -> x */
     int nd = y->ndim - 2;
     DT_TRY(check_attr(a, nd));
     if (y->shape[1] != w->shape[0] || w->shape[0] % a->groups)
-        return dt_fail(DT_E_SHAPE, "convolution: given groups=%lld and a transposed weight of %lld input channels, got an input of %lld channels", LL(a->groups),
-                       LL(w->shape[0]), LL(y->shape[1]));
+        return dt_fail(DT_E_SHAPE, "convolution: given groups=%lld and a transposed weight of %lld input channels, got an input of %lld channels",
+                       LL(a->groups), LL(w->shape[0]), LL(y->shape[1]));
     n->out[0] = dt_meta_type(y);
     n->out[0].shape[1] = w->shape[1] * a->groups;
     for (int d = 0; d < nd; d++) n->out[0].shape[2 + d] = a->size.v[d];
@@ -128,7 +132,7 @@ static dt_status place_conv_roles(const dt_node *n, dt_rules *r, roles ro) {
     int64_t channels = ro.x < 0 ? n->out[0].shape[1] : n->in[ro.x]->shape[1], outs = ro.y < 0 ? n->out[0].shape[1] : n->in[ro.y]->shape[1];
     DT_TRY(add_rule(r, ro, s0, ro.w < 0 ? p : none, s0, none)); /* images */
     if (a->groups == 1) {
-        DT_TRY(add_rule(r, ro, ro.x < 0 ? p : none, s0, s1, y1));                  /* output channels */
+        DT_TRY(add_rule(r, ro, ro.x < 0 ? p : none, s0, s1, y1));                   /* output channels */
         DT_TRY(add_rule(r, ro, s1, s1, ro.y < 0 ? p : none, ro.y < 0 ? yp : none)); /* input channels */
     } else if (a->groups == channels && a->groups == outs) {
         DT_TRY(add_rule(r, ro, s1, s0, s1, y1));
@@ -310,7 +314,8 @@ static void run(dt_scope *s, request *q, int nd, dt_tensor **out, int *n_out) {
     *n_out = 1;
     int rank = dt_ndim(q->x);
     if (dt_ndim(q->w) != nd + 2 || (rank != nd + 1 && rank != nd + 2)) {
-        dt_scope_fail(s, dt_fail(DT_E_SHAPE, "conv%dd: expected a %dD or %dD input and a %dD weight, got %dD and %dD", nd, nd + 1, nd + 2, nd + 2, rank, dt_ndim(q->w)));
+        dt_scope_fail(
+            s, dt_fail(DT_E_SHAPE, "conv%dd: expected a %dD or %dD input and a %dD weight, got %dD and %dD", nd, nd + 1, nd + 2, nd + 2, rank, dt_ndim(q->w)));
         return;
     }
     dt_ints *lists[4] = {&q->stride, &q->dilation, &q->padding, &q->output_padding};
@@ -321,8 +326,10 @@ static void run(dt_scope *s, request *q, int nd, dt_tensor **out, int *n_out) {
         }
     for (int d = 0; d < nd; d++)
         if (q->stride.v[d] < 1 || q->dilation.v[d] < 1 || q->padding.v[d] < 0 || q->groups < 1) {
-            dt_scope_fail(s, dt_fail(DT_E_SHAPE, "conv%dd: stride, dilation and groups must be positive and padding not negative; got stride %lld, dilation %lld, "
-                                                 "padding %lld, groups %lld", nd, LL(q->stride.v[d]), LL(q->dilation.v[d]), LL(q->padding.v[d]), LL(q->groups)));
+            dt_scope_fail(s, dt_fail(DT_E_SHAPE,
+                                     "conv%dd: stride, dilation and groups must be positive and padding not negative; got stride %lld, dilation %lld, "
+                                     "padding %lld, groups %lld",
+                                     nd, LL(q->stride.v[d]), LL(q->dilation.v[d]), LL(q->padding.v[d]), LL(q->groups)));
             return;
         }
     if (q->same && !strcmp(q->same, "same")) {
@@ -338,8 +345,7 @@ static void run(dt_scope *s, request *q, int nd, dt_tensor **out, int *n_out) {
     }
     dt_tensor *x = rank == nd + 1 ? dt_unsqueeze(s, q->x, 0) : q->x;
     if (!x) return;
-    dt_tensor *y = q->transposed ? transposed(s, q, x, nd)
-                                 : dt_conv(s, x, q->w, q->bias, dims(&q->stride), dims(&q->padding), dims(&q->dilation), q->groups);
+    dt_tensor *y = q->transposed ? transposed(s, q, x, nd) : dt_conv(s, x, q->w, q->bias, dims(&q->stride), dims(&q->padding), dims(&q->dilation), q->groups);
     if (y && rank == nd + 1) y = dt_squeeze(s, y, DT_DIMS(0));
     if (y) dt_compose_out(y, out, n_out);
 }
@@ -355,7 +361,8 @@ static void forward(dt_scope *s, const dt_args *a, int nd, bool text, dt_tensor 
 }
 
 static void backward(dt_scope *s, const dt_args *a, int nd, dt_tensor **out, int *n_out) {
-    request q = {.x = dt_arg_get_tensor(a, 0), .w = dt_arg_get_tensor(a, 1), .bias = dt_arg_get_tensor(a, 2), .stride = ints_of(a, 3, nd, 1), .transposed = true};
+    request q = {
+        .x = dt_arg_get_tensor(a, 0), .w = dt_arg_get_tensor(a, 1), .bias = dt_arg_get_tensor(a, 2), .stride = ints_of(a, 3, nd, 1), .transposed = true};
     q.padding = ints_of(a, 4, nd, 0);
     q.output_padding = ints_of(a, 5, nd, 0);
     q.groups = dt_arg_get_int(a, 6, 1);
@@ -379,8 +386,8 @@ static void compose_convolution(dt_scope *s, const dt_args *a, dt_tensor **out, 
     run(s, &q, nd, out, n_out);
 }
 
-#define COMPOSE(nd)                                                                                                                \
-    static void compose_conv##nd(dt_scope *s, const dt_args *a, dt_tensor **out, int *n_out) { forward(s, a, nd, false, out, n_out); } \
+#define COMPOSE(nd)                                                                                                                          \
+    static void compose_conv##nd(dt_scope *s, const dt_args *a, dt_tensor **out, int *n_out) { forward(s, a, nd, false, out, n_out); }       \
     static void compose_conv##nd##_text(dt_scope *s, const dt_args *a, dt_tensor **out, int *n_out) { forward(s, a, nd, true, out, n_out); } \
     static void compose_conv_transpose##nd(dt_scope *s, const dt_args *a, dt_tensor **out, int *n_out) { backward(s, a, nd, out, n_out); }
 COMPOSE(1)
@@ -388,15 +395,17 @@ COMPOSE(2)
 COMPOSE(3)
 
 const dt_op dt_op_convolution = {
-    .sig = "convolution(Tensor input, Tensor weight, Tensor? bias, int[] stride, int[] padding, int[] dilation, bool transposed, int[] output_padding, int groups) -> Tensor",
-    .doc = "Convolution, or its transpose, of one to three spatial dimensions. input (N, C, …), weight (O, C / groups, k…) (transposed: (C, O / groups, k…)), bias (O,).",
+    .sig = "convolution(Tensor input, Tensor weight, Tensor? bias, int[] stride, int[] padding, int[] dilation, bool transposed, int[] output_padding, int "
+           "groups) -> Tensor",
+    .doc = "Convolution, or its transpose, of one to three spatial dimensions. input (N, C, …), weight (O, C / groups, k…) (transposed: (C, O / groups, k…)), "
+           "bias (O,).",
     .where = DT_FN,
     .compose = compose_convolution,
 };
-#define CONV_DOC                                                                                                                                        \
+#define CONV_DOC                                                                                                                                                   \
     "Convolution (as deep learning calls cross-correlation). input (N, C, size…) or (C, size…), weight (O, C / groups, kernel…), bias (O,) -> (N, O, …). " \
     "padding: ints, 'same' or 'valid'. RuntimeError if channels, groups or sizes do not fit."
-#define TRANSPOSE_DOC                                                                                                                          \
+#define TRANSPOSE_DOC                                                                                                                                     \
     "Transposed convolution: the gradient of a convolution in its input. input (N, C, size…) or (C, size…), weight (C, O / groups, kernel…), bias " \
     "(O,) -> (N, O, …). output_padding chooses among the sizes that a stride makes possible. RuntimeError if channels, groups or sizes do not fit."
 const dt_op dt_op_conv1d = {

@@ -11,7 +11,7 @@
 #include "ops/op.h"
 
 typedef struct dt_conv_attr {
-    dt_ints size; /* spatial sizes of the result: conv_input, conv_weight; unused by conv */
+    dt_ints size;                      /* spatial sizes of the result: conv_input, conv_weight; unused by conv */
     dt_ints stride, padding, dilation; /* padding: before each dimension, then (if twice as long) behind each */
     int64_t groups;
 } dt_conv_attr;

@@ -39,8 +39,7 @@ static dt_status to_dtype_infer(dt_node *n) {
 }
 /* A sum of widened floats is the widened sum to rounding; everything else acts on the whole value. */
 static dt_status to_dtype_place(const dt_node *n, dt_rules *r) {
-    return dt_dtype_is_float((dt_dtype)n->in[0]->dtype) && dt_dtype_is_float(n->out[0].dtype) ? dt_place_linear(n, r)
-                                                                                              : dt_place_pointwise(n, r);
+    return dt_dtype_is_float((dt_dtype)n->in[0]->dtype) && dt_dtype_is_float(n->out[0].dtype) ? dt_place_linear(n, r) : dt_place_pointwise(n, r);
 }
 static void to_dtype_grad(dt_grad *g) { dt_grad_set(g, 0, dt_to_dtype(g->s, dt_grad_gy(g, 0), dt_grad_in_meta(g, 0)->dtype)); }
 const dt_op dt_op_to_dtype = {
@@ -58,8 +57,7 @@ const dt_op dt_op_to_dtype = {
 /* ---- fill -------------------------------------------------------------------------------------------------------------------------------- */
 static dt_status fill_infer(dt_node *n) {
     n->out[0] = dt_meta_type(n->in[0]);
-    if (n->in[1]->ndim)
-        return dt_fail(DT_E_SHAPE, "fill: value must be a number or a 0-dim tensor, got a tensor of %d dimensions", n->in[1]->ndim);
+    if (n->in[1]->ndim) return dt_fail(DT_E_SHAPE, "fill: value must be a number or a 0-dim tensor, got a tensor of %d dimensions", n->in[1]->ndim);
     n->cast[1] = (uint8_t)n->out[0].dtype;
     return DT_OK;
 }
@@ -89,9 +87,7 @@ const dt_op dt_op_fill = {
     .inplace = true,
     .kernels = {{DT_CPU, DT_ANY, dt_cpu_fill}},
 };
-static void zero_compose(dt_scope *s, const dt_args *a, dt_tensor **out, int *n_out) {
-    dt_compose_one(dt_fill(s, a->a[0].t, 0), out, n_out);
-}
+static void zero_compose(dt_scope *s, const dt_args *a, dt_tensor **out, int *n_out) { dt_compose_one(dt_fill(s, a->a[0].t, 0), out, n_out); }
 const dt_op dt_op_zero = {
     .sig = "zero(Tensor input) -> Tensor",
     .doc = "input with every element replaced by 0.",
@@ -142,8 +138,7 @@ static dt_status masked_fill_infer(dt_node *n) {
     dt_type *o = &n->out[0];
     if (n->in[1]->dtype != DT_bool)
         return dt_fail(DT_E_DTYPE, "masked_fill: mask must be a boolean tensor, but got %s", dt_dtype_name((dt_dtype)n->in[1]->dtype));
-    if (n->in[2]->ndim)
-        return dt_fail(DT_E_SHAPE, "masked_fill: value must be a number or a 0-dim tensor, got %d dimensions", n->in[2]->ndim);
+    if (n->in[2]->ndim) return dt_fail(DT_E_SHAPE, "masked_fill: value must be a number or a 0-dim tensor, got %d dimensions", n->in[2]->ndim);
     dt_dtype v = (dt_dtype)n->in[2]->dtype;
     *o = dt_meta_type(n->in[0]);
     DT_TRY(dt_broadcast("masked_fill", o, n->in[1]));

@@ -31,8 +31,7 @@ static void glu_compose(dt_scope *s, const dt_args *a, dt_tensor **out, int *n_o
     int nd = dt_ndim(x);
     dt_status st = nd ? dt_dim_wrap(&dim, nd) : dt_fail(DT_E_SHAPE, "glu: does not support 0-dimensional tensors");
     if (!st && dt_shape(x)[dim] % 2)
-        st = dt_fail(DT_E_SHAPE, "glu: Halving dimension must be even, but dimension %lld is size %lld", (long long)dim,
-                     (long long)dt_shape(x)[dim]);
+        st = dt_fail(DT_E_SHAPE, "glu: Halving dimension must be even, but dimension %lld is size %lld", (long long)dim, (long long)dt_shape(x)[dim]);
     if (st) {
         dt_scope_fail(s, st);
         return;
@@ -59,12 +58,9 @@ static void prelu_compose(dt_scope *s, const dt_args *a, dt_tensor **out, int *n
         w = dt_reshape(s, w, (dt_dims){0, shape});
     else {
         if (dt_numel(w) != channels) {
-            dt_scope_fail(
-                s,
-                dt_fail(
-                    DT_E_SHAPE,
-                    "prelu: Mismatch of parameter numbers and input channel size. Found parameter numbers = %lld and channel size = %lld",
-                    (long long)dt_numel(w), (long long)channels));
+            dt_scope_fail(s, dt_fail(DT_E_SHAPE,
+                                     "prelu: Mismatch of parameter numbers and input channel size. Found parameter numbers = %lld and channel size = %lld",
+                                     (long long)dt_numel(w), (long long)channels));
             return;
         }
         for (int d = 0; d < nd; d++) shape[d] = d == 1 ? channels : 1;
@@ -82,14 +78,13 @@ const dt_op dt_op_prelu = {
 /* ---- dropout: the mask is not kept; backward draws it again from the same counters ------------------------------------------------------- */
 static dt_status dropout_infer(dt_node *n) {
     n->out[0] = dt_meta_type(n->in[0]);
-    if (!dt_dtype_is_float(n->out[0].dtype))
-        return dt_fail(DT_E_DTYPE, "dropout: a float tensor is expected, got %s", dt_dtype_name(n->out[0].dtype));
+    if (!dt_dtype_is_float(n->out[0].dtype)) return dt_fail(DT_E_DTYPE, "dropout: a float tensor is expected, got %s", dt_dtype_name(n->out[0].dtype));
     return DT_OK;
 }
 static dt_status dropout_place(const dt_node *n, dt_rules *r) { return dt_place_scaled(n, r, 1); }
-#define DROPOUT                                                                                                              \
-    .where = DT_HIDDEN, .attrs = {sizeof(dt_random_floats), {{"p", offsetof(dt_random_floats, a)}}}, .infer = dropout_infer, \
-    .place = dropout_place, .kernels = {{DT_CPU, DT_FLOATS, dt_cpu_dropout, DT_K_CONTIGUOUS}}
+#define DROPOUT                                                                                                                                      \
+    .where = DT_HIDDEN, .attrs = {sizeof(dt_random_floats), {{"p", offsetof(dt_random_floats, a)}}}, .infer = dropout_infer, .place = dropout_place, \
+    .kernels = {{DT_CPU, DT_FLOATS, dt_cpu_dropout, DT_K_CONTIGUOUS}}
 static double probability(const dt_grad *g) { return ((const dt_random_floats *)dt_grad_attr(g))->a; }
 static void dropout_grad(dt_grad *g) {
     dt_grad_set(g, 0, dt__dropout_backward(g->s, dt_grad_gy(g, 0), probability(g), dt_grad_scalar(g, 1), dt_grad_scalar(g, 2)));

@@ -26,7 +26,8 @@ static dt_status infer_embedding(dt_node *n) {
     if (a->sparse) return dt_fail(DT_E_NOTIMPL, "embedding: sparse=True is not supported: gradients are dense");
     if (a->padding_idx != DT_NO_INT) {
         if (a->padding_idx < -w->shape[0] || a->padding_idx >= w->shape[0])
-            return dt_fail(DT_E_VALUE, "embedding: padding_idx must be within num_embeddings: got %lld for %lld rows", (long long)a->padding_idx, (long long)w->shape[0]);
+            return dt_fail(DT_E_VALUE, "embedding: padding_idx must be within num_embeddings: got %lld for %lld rows", (long long)a->padding_idx,
+                           (long long)w->shape[0]);
         if (a->padding_idx < 0) a->padding_idx += w->shape[0];
     }
     n->out[0] = dt_meta_type(x);
@@ -62,8 +63,9 @@ static void grad_embedding(dt_grad *g) {
     const dt_embedding_attr *a = dt_grad_attr(g);
     const dt_meta *w = dt_grad_in_meta(g, 1);
     if (!dt_grad_needs(g, 1)) return;
-    dt_grad_set(g, 1, dt_embedding_backward(g->s, dt_grad_gy(g, 0), dt_grad_in(g, 0), w->shape[0], a->padding_idx == DT_NO_INT ? -1 : a->padding_idx,
-                                            a->scale_grad_by_freq, row_shards(w)));
+    dt_grad_set(g, 1,
+                dt_embedding_backward(g->s, dt_grad_gy(g, 0), dt_grad_in(g, 0), w->shape[0], a->padding_idx == DT_NO_INT ? -1 : a->padding_idx,
+                                      a->scale_grad_by_freq, row_shards(w)));
 }
 const dt_op dt_op_embedding = {
     .sig = "embedding(Tensor input, Tensor weight, int? padding_idx=None, float? max_norm=None, float norm_type=2.0, bool scale_grad_by_freq=False, "
@@ -71,9 +73,12 @@ const dt_op dt_op_embedding = {
     .doc = "Rows of weight (V, D) at input (…) -> (…, D). Rows at padding_idx get no gradient; scale_grad_by_freq divides a row's gradient by how often "
            "it was used. Errors, at the next use of a value: an index outside [0, V).",
     .where = DT_NN,
-    .attrs = DT_ATTRS(dt_embedding_attr, DT_FIELD(dt_embedding_attr, padding_idx), DT_FIELD(dt_embedding_attr, max_norm), DT_FIELD(dt_embedding_attr, norm_type),
-                      DT_FIELD(dt_embedding_attr, scale_grad_by_freq), DT_FIELD(dt_embedding_attr, sparse)),
-    .infer = infer_embedding, .place = place_embedding, .grad = grad_embedding, .saves = DT_SAVE_IN(0),
+    .attrs = DT_ATTRS(dt_embedding_attr, DT_FIELD(dt_embedding_attr, padding_idx), DT_FIELD(dt_embedding_attr, max_norm),
+                      DT_FIELD(dt_embedding_attr, norm_type), DT_FIELD(dt_embedding_attr, scale_grad_by_freq), DT_FIELD(dt_embedding_attr, sparse)),
+    .infer = infer_embedding,
+    .place = place_embedding,
+    .grad = grad_embedding,
+    .saves = DT_SAVE_IN(0),
     .kernels = {{DT_CPU, DT_INTS_MASK, dt_cpu_embedding}},
 };
 
@@ -120,7 +125,10 @@ const dt_op dt_op_embedding_backward = {
     .where = DT_HIDDEN,
     .attrs = DT_ATTRS(dt_embedding_attr, DT_FIELD(dt_embedding_attr, num_weights), DT_FIELD(dt_embedding_attr, padding_idx),
                       DT_FIELD(dt_embedding_attr, scale_grad_by_freq), DT_FIELD(dt_embedding_attr, row_shards)),
-    .infer = infer_embedding_backward, .place = place_embedding_backward, .grad = grad_embedding_backward, .saves = DT_SAVE_IN(1),
+    .infer = infer_embedding_backward,
+    .place = place_embedding_backward,
+    .grad = grad_embedding_backward,
+    .saves = DT_SAVE_IN(1),
     .scratch = dt_cpu_embedding_backward_scratch,
     .kernels = {{DT_CPU, DT_FLOATS, dt_cpu_embedding_backward}},
 };

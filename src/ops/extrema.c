@@ -130,9 +130,9 @@ const dt_op dt_op_clamp = {
 /* ---- rounding: no gradient passes ----------------------------------------------------------------------------------------------------- */
 static void zero_grad(dt_grad *g) { dt_grad_set(g, 0, dt_zeros_like(g->s, dt_grad_gy(g, 0), DT_DTYPE_NONE)); }
 /* Integers stay as they are: the kernel copies. */
-#define ROUNDING(code)                                                                                                           \
-    .where = DT_FN_METHOD, .infer = dt_infer_pointwise_no_bool, .place = dt_place_pointwise, .grad = zero_grad, .inplace = true, \
-    .pointwise = DT_PW_##code, .kernels = {{DT_CPU, DT_FLOATS, dt_cpu_pointwise}, {DT_CPU, DT_INTS_MASK, dt_cpu_clone}}
+#define ROUNDING(code)                                                                                                                                      \
+    .where = DT_FN_METHOD, .infer = dt_infer_pointwise_no_bool, .place = dt_place_pointwise, .grad = zero_grad, .inplace = true, .pointwise = DT_PW_##code, \
+    .kernels = {{DT_CPU, DT_FLOATS, dt_cpu_pointwise}, {DT_CPU, DT_INTS_MASK, dt_cpu_clone}}
 const dt_op dt_op_floor = {
     .sig = "floor(Tensor input) -> Tensor",
     .doc = "Each element rounded down.",
@@ -217,8 +217,8 @@ const dt_op dt_op_copysign = {
 };
 static dt_status same_dtypes(dt_node *n) {
     if (n->in[0]->dtype != n->in[1]->dtype)
-        return dt_fail(DT_E_DTYPE, "%s: operands of different dtypes, %s and %s", dt_op_name(n->op),
-                       dt_dtype_name((dt_dtype)n->in[0]->dtype), dt_dtype_name((dt_dtype)n->in[1]->dtype));
+        return dt_fail(DT_E_DTYPE, "%s: operands of different dtypes, %s and %s", dt_op_name(n->op), dt_dtype_name((dt_dtype)n->in[0]->dtype),
+                       dt_dtype_name((dt_dtype)n->in[1]->dtype));
     return dt_infer_pointwise(n);
 }
 const dt_op dt_op_heaviside = {
@@ -231,8 +231,7 @@ const dt_op dt_op_heaviside = {
 };
 static dt_status nextafter_infer(dt_node *n) {
     DT_TRY(dt_infer_float_only(n));
-    if (dt_dtype_size(n->out[0].dtype) == 2)
-        return dt_fail(DT_E_DTYPE, "nextafter: not implemented for %s", dt_dtype_name(n->out[0].dtype));
+    if (dt_dtype_size(n->out[0].dtype) == 2) return dt_fail(DT_E_DTYPE, "nextafter: not implemented for %s", dt_dtype_name(n->out[0].dtype));
     return DT_OK;
 }
 static void nextafter_grad(dt_grad *g) {

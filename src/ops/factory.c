@@ -20,8 +20,7 @@ static dt_status check_size(const char *op, const dt_ints *size, dt_type *o) {
     o->ndim = size->n < 0 ? 0 : size->n;
     for (int i = 0; i < o->ndim; i++) {
         if (size->v[i] < 0)
-            return dt_fail(DT_E_SHAPE, "%s: Trying to create tensor with negative dimension %lld: dimension %d of the size", op,
-                           (long long)size->v[i], i);
+            return dt_fail(DT_E_SHAPE, "%s: Trying to create tensor with negative dimension %lld: dimension %d of the size", op, (long long)size->v[i], i);
         o->shape[i] = size->v[i];
     }
     return DT_OK;
@@ -36,8 +35,7 @@ static dt_dtype dtype_of_value(int32_t given, const dt_meta *m) {
 static dt_status full_infer(dt_node *n) {
     const full_attr *a = n->attr;
     DT_TRY(check_size("full", &a->size, &n->out[0]));
-    if (n->in[0]->ndim)
-        return dt_fail(DT_E_SHAPE, "full: fill_value must be a number or a 0-dim tensor, got %d dimensions", n->in[0]->ndim);
+    if (n->in[0]->ndim) return dt_fail(DT_E_SHAPE, "full: fill_value must be a number or a 0-dim tensor, got %d dimensions", n->in[0]->ndim);
     n->out[0].dtype = dtype_of_value(a->dtype, n->in[0]);
     n->cast[0] = (uint8_t)n->out[0].dtype;
     return DT_OK;
@@ -95,8 +93,7 @@ typedef struct like_attr {
 static dt_status like_infer(dt_node *n) {
     const like_attr *a = n->attr;
     n->out[0] = dt_meta_type(n->in[0]);
-    if (n->in[1]->ndim)
-        return dt_fail(DT_E_SHAPE, "full_like: fill_value must be a number or a 0-dim tensor, got %d dimensions", n->in[1]->ndim);
+    if (n->in[1]->ndim) return dt_fail(DT_E_SHAPE, "full_like: fill_value must be a number or a 0-dim tensor, got %d dimensions", n->in[1]->ndim);
     if (a->dtype != DT_DTYPE_NONE) n->out[0].dtype = (dt_dtype)a->dtype;
     n->cast[1] = (uint8_t)n->out[0].dtype;
     return DT_OK;
@@ -178,8 +175,7 @@ const dt_op dt_op__arange = {
 static dt_tensor *arange_int(dt_scope *s, int64_t start, int64_t end, int64_t step, int dtype, const dt_spec *spec) {
     if (step == 0) return dt_scope_fail(s, dt_fail(DT_E_SHAPE, "arange: step must be nonzero")), NULL;
     if (step > 0 ? end < start : end > start)
-        return dt_scope_fail(s, dt_fail(DT_E_SHAPE,
-                                        "arange: upper bound and lower bound inconsistent with step sign: start %lld, end %lld, step %lld",
+        return dt_scope_fail(s, dt_fail(DT_E_SHAPE, "arange: upper bound and lower bound inconsistent with step sign: start %lld, end %lld, step %lld",
                                         (long long)start, (long long)end, (long long)step)),
                NULL;
     __int128 span = (__int128)end - start, n = (span + step + (step > 0 ? -1 : 1)) / step;
@@ -189,17 +185,14 @@ static dt_tensor *arange_float(dt_scope *s, double start, double end, double ste
     if (step == 0) return dt_scope_fail(s, dt_fail(DT_E_SHAPE, "arange: step must be nonzero")), NULL;
     double n = ceil((end - start) / step);
     if (!(n >= 0) || isinf(start) || isinf(end))
-        return dt_scope_fail(s, dt_fail(DT_E_SHAPE,
-                                        "arange: upper bound and lower bound inconsistent with step sign: start %g, end %g, step %g", start,
-                                        end, step)),
+        return dt_scope_fail(
+                   s, dt_fail(DT_E_SHAPE, "arange: upper bound and lower bound inconsistent with step sign: start %g, end %g, step %g", start, end, step)),
                NULL;
     if (n > 9e15) return dt_scope_fail(s, dt_fail(DT_E_VALUE, "arange: %g elements are too many", n)), NULL;
     return dt__arange(s, (int64_t)n, start, step, dtype, spec);
 }
 static int64_t arg_int(const dt_arg *a, int64_t otherwise) { return a->kind == DT_ARG_NONE ? otherwise : a->i; }
-static double arg_float(const dt_arg *a, double otherwise) {
-    return a->kind == DT_ARG_NONE ? otherwise : a->kind == DT_ARG_FLOAT ? a->f : (double)a->i;
-}
+static double arg_float(const dt_arg *a, double otherwise) { return a->kind == DT_ARG_NONE ? otherwise : a->kind == DT_ARG_FLOAT ? a->f : (double)a->i; }
 
 static void arange_compose(dt_scope *s, const dt_args *a, dt_tensor **out, int *n_out) {
     out[0] = dt_keep(arange_int(s, 0, a->a[0].i, 1, dtype_or_none(&a->a[1]), a->spec));
@@ -235,8 +228,7 @@ const dt_op dt_op_arange_float = {
     .compose = arange_float_compose,
 };
 static void arange_float_start_compose(dt_scope *s, const dt_args *a, dt_tensor **out, int *n_out) {
-    out[0] =
-        dt_keep(arange_float(s, arg_float(&a->a[0], 0), arg_float(&a->a[1], 0), arg_float(&a->a[2], 1), dtype_or_none(&a->a[3]), a->spec));
+    out[0] = dt_keep(arange_float(s, arg_float(&a->a[0], 0), arg_float(&a->a[1], 0), arg_float(&a->a[2], 1), dtype_or_none(&a->a[3]), a->spec));
     *n_out = 1;
 }
 const dt_op dt_op_arange_float_start = {
@@ -249,8 +241,7 @@ const dt_op dt_op_arange_float_start = {
 
 static dt_status linspace_infer(dt_node *n) {
     const dt_linspace_attr *a = n->attr;
-    if (a->steps < 0)
-        return dt_fail(DT_E_SHAPE, "%s: number of steps must be non-negative, got %lld", dt_op_name(n->op), (long long)a->steps);
+    if (a->steps < 0) return dt_fail(DT_E_SHAPE, "%s: number of steps must be non-negative, got %lld", dt_op_name(n->op), (long long)a->steps);
     for (int i = 0; i < 2; i++)
         if (n->in[i]->ndim) return dt_fail(DT_E_SHAPE, "%s: start and end must be numbers or 0-dim tensors", dt_op_name(n->op));
     n->out[0] = (dt_type){.ndim = 1, .shape = {a->steps}, .dtype = a->dtype != DT_DTYPE_NONE ? (dt_dtype)a->dtype : dt_default_dtype()};
@@ -276,8 +267,7 @@ const dt_op dt_op_logspace = {
     .doc = "base raised to `steps` evenly spaced exponents from start to end, both included.",
     .where = DT_FN,
     .flags = DT_F_FACTORY,
-    .attrs =
-        DT_ATTRS(dt_linspace_attr, DT_FIELD(dt_linspace_attr, steps), DT_FIELD(dt_linspace_attr, base), DT_FIELD(dt_linspace_attr, dtype)),
+    .attrs = DT_ATTRS(dt_linspace_attr, DT_FIELD(dt_linspace_attr, steps), DT_FIELD(dt_linspace_attr, base), DT_FIELD(dt_linspace_attr, dtype)),
     .infer = linspace_infer,
     .place = dt_place_pointwise,
     .kernels = {{DT_CPU, DT_ANY, dt_cpu_linspace}},

@@ -94,9 +94,7 @@ const dt_op dt_op_sigmoid_backward = {
 };
 
 /* ---- exponentials and logarithms ---------------------------------------------------------------------------------------------------- */
-static void exp2_grad(dt_grad *g) {
-    dt_grad_set(g, 0, dt_mul(g->s, dt_grad_gy(g, 0), dt_mul(g->s, dt_grad_out(g, 0), 0.69314718055994530942)));
-}
+static void exp2_grad(dt_grad *g) { dt_grad_set(g, 0, dt_mul(g->s, dt_grad_gy(g, 0), dt_mul(g->s, dt_grad_out(g, 0), 0.69314718055994530942))); }
 const dt_op dt_op_exp2 = {
     .sig = "exp2(Tensor input) -> Tensor",
     .doc = "2 raised to each element.",
@@ -324,8 +322,8 @@ static void xlogy_grad(dt_grad *g) {
     dt_scope *s = g->s;
     dt_value x = dt_grad_value(g, 0), y = dt_grad_value(g, 1);
     if (dt_grad_needs(g, 0)) { /* log y, but 0 where x is 0 and y <= 0 */
-        dt_tensor *mask = dt_logical_and(
-            s, dt_eq(s, x.t, 0), y.kind == 1 ? dt_le(s, y.t, 0) : dt_full_like(s, x.t, (y.kind == 2 ? y.f : (double)y.i) <= 0, DT_bool));
+        dt_tensor *mask =
+            dt_logical_and(s, dt_eq(s, x.t, 0), y.kind == 1 ? dt_le(s, y.t, 0) : dt_full_like(s, x.t, (y.kind == 2 ? y.f : (double)y.i) <= 0, DT_bool));
         dt_grad_set(g, 0, dt_masked_fill(s, dt_xlogy(s, dt_grad_gy(g, 0), y), mask, 0));
     }
     if (dt_grad_needs(g, 1)) dt_grad_set(g, 1, times(g, dt_div(s, x, y)));
@@ -342,8 +340,8 @@ static void xlog1py_grad(dt_grad *g) {
     dt_scope *s = g->s;
     dt_value x = dt_grad_value(g, 0), y = dt_grad_value(g, 1);
     if (dt_grad_needs(g, 0)) {
-        dt_tensor *mask = dt_logical_and(
-            s, dt_eq(s, x.t, 0), y.kind == 1 ? dt_le(s, y.t, -1) : dt_full_like(s, x.t, (y.kind == 2 ? y.f : (double)y.i) <= -1, DT_bool));
+        dt_tensor *mask =
+            dt_logical_and(s, dt_eq(s, x.t, 0), y.kind == 1 ? dt_le(s, y.t, -1) : dt_full_like(s, x.t, (y.kind == 2 ? y.f : (double)y.i) <= -1, DT_bool));
         dt_grad_set(g, 0, dt_masked_fill(s, dt_special_xlog1py(s, dt_grad_gy(g, 0), y), mask, 0));
     }
     if (dt_grad_needs(g, 1)) dt_grad_set(g, 1, times(g, dt_div(s, x, dt_add(s, y, 1))));

@@ -16,8 +16,7 @@ static dt_status host_call_infer(dt_node *n) {
     for (int i = 0; i < count; i++, p++) {
         dt_type *o = &n->out[i];
         *o = (dt_type){.dtype = (dt_dtype)strtol(p, (char **)&p, 10)};
-        if (*p++ != ':' || o->dtype >= DT_DTYPE_COUNT)
-            return dt_fail(DT_E_INTERNAL, "host_call: bad types '%s'", ((const host_call_attr *)n->attr)->types);
+        if (*p++ != ':' || o->dtype >= DT_DTYPE_COUNT) return dt_fail(DT_E_INTERNAL, "host_call: bad types '%s'", ((const host_call_attr *)n->attr)->types);
         while (*p != ';') {
             if (o->ndim == DT_MAX_DIM) return dt_fail(DT_E_VALUE, "host_call: a result of more than %d dimensions", DT_MAX_DIM);
             char *end;

@@ -29,8 +29,7 @@ dt_status dt_place_scatter(const dt_node *n, dt_rules *r);
 static dt_status take_index(dt_node *n, int i) {
     const dt_meta *m = n->in[i];
     if (!dt_dtype_is_int((dt_dtype)m->dtype))
-        return dt_fail(DT_E_DTYPE, "%s(): Expected dtype int32/int64 for index, got %s",
-                       dt_op_name(n->op), dt_dtype_name((dt_dtype)m->dtype));
+        return dt_fail(DT_E_DTYPE, "%s(): Expected dtype int32/int64 for index, got %s", dt_op_name(n->op), dt_dtype_name((dt_dtype)m->dtype));
     n->cast[i] = DT_int64;
     return DT_OK;
 }
@@ -82,7 +81,10 @@ const dt_op dt_op_index_select = {
     .doc = "The entries of input at index (1-dim, integers) along dim. Errors, at the next use of a value: an index outside [0, size).",
     .where = DT_FN | DT_METHOD,
     .attrs = DT_ATTRS(dt_index_attr, F(dim)),
-    .infer = infer_index_select, .place = place_index_select, .grad = grad_index_select, .saves = DT_SAVE_IN(1),
+    .infer = infer_index_select,
+    .place = place_index_select,
+    .grad = grad_index_select,
+    .saves = DT_SAVE_IN(1),
     .kernels = {{DT_CPU, DT_ANY, dt_cpu_index_select}},
 };
 static dt_status infer_sizes(dt_node *n, int index) {
@@ -119,7 +121,10 @@ const dt_op dt_op_index_select_backward = {
     .doc = "Zeros of shape sizes with grad_output added at index along dim.",
     .where = DT_HIDDEN,
     .attrs = DT_ATTRS(dt_index_attr, F(sizes), F(dim)),
-    .infer = infer_index_select_backward, .place = place_index_select_backward, .grad = grad_index_select_backward, .saves = DT_SAVE_IN(1),
+    .infer = infer_index_select_backward,
+    .place = place_index_select_backward,
+    .grad = grad_index_select_backward,
+    .saves = DT_SAVE_IN(1),
     .kernels = {{DT_CPU, DT_ANY, dt_cpu_index_backward_dim, DT_K_CONTIGUOUS}},
 };
 
@@ -131,10 +136,12 @@ static dt_status infer_index_source(dt_node *n, bool same_dtype) {
     DT_TRY(dt_dim_wrap(&a->dim, m->ndim));
     DT_TRY(take_vector(n, 1));
     if (same_dtype && src->dtype != m->dtype)
-        return dt_fail(DT_E_DTYPE, "%s(): self (%s) and source (%s) must have the same dtype", name, dt_dtype_name((dt_dtype)m->dtype), dt_dtype_name((dt_dtype)src->dtype));
+        return dt_fail(DT_E_DTYPE, "%s(): self (%s) and source (%s) must have the same dtype", name, dt_dtype_name((dt_dtype)m->dtype),
+                       dt_dtype_name((dt_dtype)src->dtype));
     int64_t count = src->ndim ? src->shape[src->ndim > a->dim ? a->dim : 0] : 1;
     if (n->in[1]->numel != count)
-        return dt_fail(DT_E_INDEX, "%s(): Number of indices (%lld) should be equal to source.size(dim) (%lld)", name, (long long)n->in[1]->numel, (long long)count);
+        return dt_fail(DT_E_INDEX, "%s(): Number of indices (%lld) should be equal to source.size(dim) (%lld)", name, (long long)n->in[1]->numel,
+                       (long long)count);
     bool fits = src->ndim == m->ndim || (src->ndim + m->ndim <= 1);
     for (int d = 0; fits && d < m->ndim && src->ndim == m->ndim; d++) fits = d == a->dim || src->shape[d] == m->shape[d];
     if (!fits) {
@@ -162,7 +169,8 @@ static dt_status parse_reduce(dt_index_attr *a, const char *name, const char *le
     static const struct {
         const char *text;
         dt_reduce_mode mode;
-    } modes[] = {{"sum", DT_RM_ADD}, {"add", DT_RM_ADD}, {"prod", DT_RM_MUL}, {"multiply", DT_RM_MUL}, {"amax", DT_RM_MAX}, {"amin", DT_RM_MIN}, {"mean", DT_RM_MEAN}};
+    } modes[] = {{"sum", DT_RM_ADD},  {"add", DT_RM_ADD},  {"prod", DT_RM_MUL}, {"multiply", DT_RM_MUL},
+                 {"amax", DT_RM_MAX}, {"amin", DT_RM_MIN}, {"mean", DT_RM_MEAN}};
     for (size_t i = 0; a->reduce && i < sizeof modes / sizeof *modes; i++) {
         if (strcmp(a->reduce, modes[i].text) || !strstr(legal, modes[i].text)) continue;
         a->mode = modes[i].mode;
@@ -205,7 +213,11 @@ const dt_op dt_op_index_add = {
     .doc = "input with alpha * source added at index along dim; repeated indices add up. Errors, late: an index outside [0, size).",
     .where = DT_FN | DT_METHOD,
     .attrs = DT_ATTRS(dt_index_attr, F(dim)),
-    .infer = infer_index_add, .place = dt_place_index_source, .grad = grad_index_add, .saves = DT_SAVE_IN(1), .inplace = true,
+    .infer = infer_index_add,
+    .place = dt_place_index_source,
+    .grad = grad_index_add,
+    .saves = DT_SAVE_IN(1),
+    .inplace = true,
     .kernels = {{DT_CPU, DT_ANY, dt_cpu_index_accum, DT_K_CONTIGUOUS}},
 };
 static void grad_index_copy(dt_grad *g) {
@@ -219,7 +231,11 @@ const dt_op dt_op_index_copy = {
     .doc = "input with its entries at index along dim replaced by source. Errors, late: an index outside [0, size).",
     .where = DT_FN | DT_METHOD,
     .attrs = DT_ATTRS(dt_index_attr, F(dim)),
-    .infer = infer_index_copy, .place = dt_place_index_source, .grad = grad_index_copy, .saves = DT_SAVE_IN(1), .inplace = true,
+    .infer = infer_index_copy,
+    .place = dt_place_index_source,
+    .grad = grad_index_copy,
+    .saves = DT_SAVE_IN(1),
+    .inplace = true,
     .kernels = {{DT_CPU, DT_ANY, dt_cpu_index_accum, DT_K_CONTIGUOUS}},
 };
 
@@ -227,7 +243,8 @@ static dt_status infer_index_fill(dt_node *n) {
     dt_index_attr *a = n->attr;
     DT_TRY(dt_dim_wrap(&a->dim, n->in[0]->ndim));
     DT_TRY(take_vector(n, 1));
-    if (n->in[2]->ndim) return dt_fail(DT_E_SHAPE, "index_fill_ only supports a 0-dimensional value tensor, but got tensor with %d dimension(s).", n->in[2]->ndim);
+    if (n->in[2]->ndim)
+        return dt_fail(DT_E_SHAPE, "index_fill_ only supports a 0-dimensional value tensor, but got tensor with %d dimension(s).", n->in[2]->ndim);
     n->out[0] = dt_meta_type(n->in[0]);
     n->cast[2] = n->in[0]->dtype;
     return DT_OK;
@@ -256,7 +273,11 @@ const dt_op dt_op_index_fill = {
     .doc = "input with its entries at index along dim set to value (a number or 0-dim tensor); indices may be negative.",
     .where = DT_FN | DT_METHOD,
     .attrs = DT_ATTRS(dt_index_attr, F(dim)),
-    .infer = infer_index_fill, .place = place_index_fill, .grad = grad_index_fill, .saves = DT_SAVE_IN(1), .inplace = true,
+    .infer = infer_index_fill,
+    .place = place_index_fill,
+    .grad = grad_index_fill,
+    .saves = DT_SAVE_IN(1),
+    .inplace = true,
     .kernels = {{DT_CPU, DT_ANY, dt_cpu_index_fill, DT_K_CONTIGUOUS}},
 };
 
@@ -268,12 +289,16 @@ static dt_status check_index_shape(dt_node *n, const dt_meta *self, const dt_met
     DT_TRY(dt_dim_wrap(&a->dim, self->ndim));
     if (index->numel == 0) return DT_OK;
     int ns = self->ndim ? self->ndim : 1, ni = index->ndim ? index->ndim : 1;
-    if (ns != ni) return dt_fail(DT_E_SHAPE, "Index tensor must have the same number of dimensions as self tensor: %s got %d and %d", name, index->ndim, self->ndim);
-    if (src && (src->ndim ? src->ndim : 1) != ni) return dt_fail(DT_E_SHAPE, "Index tensor must have the same number of dimensions as src tensor: %s got %d and %d", name, index->ndim, src->ndim);
+    if (ns != ni)
+        return dt_fail(DT_E_SHAPE, "Index tensor must have the same number of dimensions as self tensor: %s got %d and %d", name, index->ndim, self->ndim);
+    if (src && (src->ndim ? src->ndim : 1) != ni)
+        return dt_fail(DT_E_SHAPE, "Index tensor must have the same number of dimensions as src tensor: %s got %d and %d", name, index->ndim, src->ndim);
     for (int d = 0; d < index->ndim; d++) {
         bool ok = d == a->dim || self->ndim == 0 || index->shape[d] <= self->shape[d];
         if (src && src->ndim) ok = ok && index->shape[d] <= src->shape[d];
-        if (!ok) return dt_fail(DT_E_SHAPE, "Size does not match at dimension %d: %s expected index to be smaller than self apart from dimension %lld and than src", d, name, (long long)a->dim);
+        if (!ok)
+            return dt_fail(DT_E_SHAPE, "Size does not match at dimension %d: %s expected index to be smaller than self apart from dimension %lld and than src",
+                           d, name, (long long)a->dim);
     }
     return DT_OK;
 }
@@ -317,7 +342,10 @@ const dt_op dt_op_gather = {
     .doc = "out[i][j] = input[index[i][j]][j] for dim 0, and so on: of index's shape. Errors, late: an index outside [0, size).",
     .where = DT_FN | DT_METHOD,
     .attrs = DT_ATTRS(dt_index_attr, F(dim), F(sparse_grad)),
-    .infer = infer_gather, .place = place_gather, .grad = grad_gather, .saves = DT_SAVE_IN(1),
+    .infer = infer_gather,
+    .place = place_gather,
+    .grad = grad_gather,
+    .saves = DT_SAVE_IN(1),
     .kernels = {{DT_CPU, DT_ANY, dt_cpu_gather}},
 };
 static dt_status infer_gather_backward(dt_node *n) { return infer_sizes(n, 1); }
@@ -346,7 +374,10 @@ const dt_op dt_op_gather_backward = {
     .doc = "Zeros of shape sizes with grad_output added where gather read.",
     .where = DT_HIDDEN,
     .attrs = DT_ATTRS(dt_index_attr, F(sizes), F(dim)),
-    .infer = infer_gather_backward, .place = place_gather_backward, .grad = grad_gather_backward, .saves = DT_SAVE_IN(1),
+    .infer = infer_gather_backward,
+    .place = place_gather_backward,
+    .grad = grad_gather_backward,
+    .saves = DT_SAVE_IN(1),
     .kernels = {{DT_CPU, DT_ANY, dt_cpu_gather_backward, DT_K_CONTIGUOUS}},
 };
 
@@ -356,8 +387,8 @@ static dt_status infer_scatter_src(dt_node *n) {
     DT_TRY(take_index(n, 1));
     DT_TRY(check_index_shape(n, n->in[0], n->in[1], n->in[2]));
     if (n->in[2]->dtype != n->in[0]->dtype)
-        return dt_fail(DT_E_DTYPE, "%s(): Expected self.dtype to be equal to src.dtype, got %s and %s", dt_op_name(n->op), dt_dtype_name((dt_dtype)n->in[0]->dtype),
-                       dt_dtype_name((dt_dtype)n->in[2]->dtype));
+        return dt_fail(DT_E_DTYPE, "%s(): Expected self.dtype to be equal to src.dtype, got %s and %s", dt_op_name(n->op),
+                       dt_dtype_name((dt_dtype)n->in[0]->dtype), dt_dtype_name((dt_dtype)n->in[2]->dtype));
     (void)a;
     return dt_infer_same(n);
 }
@@ -445,19 +476,31 @@ const dt_op dt_op_scatter = {
            "counts. Errors, late: an index outside [0, size).",
     .where = DT_FN | DT_METHOD,
     .attrs = DT_ATTRS(dt_index_attr, F(dim), F(reduce)),
-    .infer = infer_scatter, .place = dt_place_scatter, .grad = grad_scatter, .saves = DT_SAVE_IN(1), SCATTER_KERNELS,
+    .infer = infer_scatter,
+    .place = dt_place_scatter,
+    .grad = grad_scatter,
+    .saves = DT_SAVE_IN(1),
+    SCATTER_KERNELS,
 };
 const dt_op dt_op_scatter_value = {
     .sig = "scatter.value(Tensor input, int dim, Tensor index, Scalar value, *, str? reduce=None) -> Tensor",
     .doc = "scatter with a number.",
     .where = DT_FN | DT_METHOD,
     .attrs = DT_ATTRS(dt_index_attr, F(dim), F(reduce)),
-    .infer = infer_scatter_value, .place = dt_place_scatter, .grad = grad_scatter_value, .saves = DT_SAVE_IN(1), SCATTER_KERNELS,
+    .infer = infer_scatter_value,
+    .place = dt_place_scatter,
+    .grad = grad_scatter_value,
+    .saves = DT_SAVE_IN(1),
+    SCATTER_KERNELS,
 };
 const dt_op dt_op_scatter_add = {
     .sig = "scatter_add(Tensor input, int dim, Tensor index, Tensor src) -> Tensor",
     .doc = "input with src added at index along dim; repeated indices add up, in order.",
     .where = DT_FN | DT_METHOD,
     .attrs = DT_ATTRS(dt_index_attr, F(dim)),
-    .infer = infer_scatter_add, .place = dt_place_scatter, .grad = grad_scatter, .saves = DT_SAVE_IN(1), SCATTER_KERNELS,
+    .infer = infer_scatter_add,
+    .place = dt_place_scatter,
+    .grad = grad_scatter,
+    .saves = DT_SAVE_IN(1),
+    SCATTER_KERNELS,
 };

@@ -25,7 +25,8 @@ static dt_status resolve(dt_node *n, const int64_t *shape, int ndim, int first, 
         if (!dt_dtype_is_int((dt_dtype)m->dtype))
             return dt_fail(DT_E_INDEX, "tensors used as indices must be long, int, byte or bool tensors, got %s", dt_dtype_name((dt_dtype)m->dtype));
         n->cast[first + i] = DT_int64;
-        if (dt_broadcast("index", &b, m)) return dt_fail(DT_E_INDEX, "shape mismatch: indexing tensors could not be broadcast together: %s", dt_error_message());
+        if (dt_broadcast("index", &b, m))
+            return dt_fail(DT_E_INDEX, "shape mismatch: indexing tensors could not be broadcast together: %s", dt_error_message());
         if (lo < 0) lo = i;
         hi = i;
         given++;
@@ -106,7 +107,10 @@ const dt_op dt_op__index = {
     .doc = "input at integer index tensors; absent ones keep their dimension.",
     .where = DT_HIDDEN,
     .attrs = {sizeof(dt_index_put_attr), {{NULL, 0}}},
-    .infer = infer__index, .place = place__index, .grad = grad__index, .saves = DT_SAVE_ALL_IN & ~DT_SAVE_IN(0),
+    .infer = infer__index,
+    .place = place__index,
+    .grad = grad__index,
+    .saves = DT_SAVE_ALL_IN & ~DT_SAVE_IN(0),
     .kernels = {{DT_CPU, DT_ANY, dt_cpu_index}},
 };
 
@@ -150,7 +154,10 @@ const dt_op dt_op__index_backward = {
     .doc = "Zeros of shape sizes with grad_output added where _index read.",
     .where = DT_HIDDEN,
     .attrs = DT_ATTRS(dt_index_put_attr, DT_FIELD(dt_index_put_attr, sizes)),
-    .infer = infer__index_backward, .place = place__index_backward, .grad = grad__index_backward, .saves = DT_SAVE_ALL_IN & ~DT_SAVE_IN(0),
+    .infer = infer__index_backward,
+    .place = place__index_backward,
+    .grad = grad__index_backward,
+    .saves = DT_SAVE_ALL_IN & ~DT_SAVE_IN(0),
     .kernels = {{DT_CPU, DT_ANY, dt_cpu_index_put_backward, DT_K_CONTIGUOUS}},
 };
 
@@ -215,7 +222,11 @@ const dt_op dt_op__index_put = {
     .doc = "A copy of input with its elements at integer index tensors replaced by values, or added to.",
     .where = DT_HIDDEN,
     .attrs = DT_ATTRS(dt_index_put_attr, DT_FIELD(dt_index_put_attr, accumulate)),
-    .infer = infer__index_put, .place = place__index_put, .grad = grad__index_put, .saves = DT_SAVE_ALL_IN & ~DT_SAVE_IN(0), .inplace = true,
+    .infer = infer__index_put,
+    .place = place__index_put,
+    .grad = grad__index_put,
+    .saves = DT_SAVE_ALL_IN & ~DT_SAVE_IN(0),
+    .inplace = true,
     .kernels = {{DT_CPU, DT_ANY, dt_cpu_index_put}},
 };
 
@@ -332,8 +343,8 @@ static void compose_put(dt_scope *s, const dt_args *a, dt_tensor **out, int *n_o
     dt_tensor *x = dt_arg_get_tensor(a, 0), *index = dt_arg_get_tensor(a, 1), *src = dt_arg_get_tensor(a, 2);
     if (!wants_long(s, "put_", index)) return;
     if (dt_numel(index) != dt_numel(src)) {
-        dt_scope_fail(s, dt_fail(DT_E_SHAPE, "put_(): Expected source and index to have the same number of elements, but got %lld and %lld", (long long)dt_numel(src),
-                                 (long long)dt_numel(index)));
+        dt_scope_fail(s, dt_fail(DT_E_SHAPE, "put_(): Expected source and index to have the same number of elements, but got %lld and %lld",
+                                 (long long)dt_numel(src), (long long)dt_numel(index)));
         return;
     }
     dt_tensor *flat = dt_ravel(s, index), *y = dt__index_put(s, dt_ravel(s, x), DT_LIST(flat), dt_ravel(s, src), dt_arg_get_bool(a, 3, false));
@@ -355,8 +366,10 @@ static void compose_take_along_dim(dt_scope *s, const dt_args *a, dt_tensor **ou
     }
     int64_t dim = dt_arg_get_int(a, 2, 0), nd = dt_ndim(x), xs[DT_MAX_DIM], is[DT_MAX_DIM];
     if (nd != dt_ndim(index)) {
-        dt_scope_fail(s, dt_fail(DT_E_SHAPE, "take_along_dim(): input and indices should have the same number of dimensions, but got %d dimensions for input, and %d "
-                                             "dimensions for indices", (int)nd, dt_ndim(index)));
+        dt_scope_fail(s, dt_fail(DT_E_SHAPE,
+                                 "take_along_dim(): input and indices should have the same number of dimensions, but got %d dimensions for input, and %d "
+                                 "dimensions for indices",
+                                 (int)nd, dt_ndim(index)));
         return;
     }
     if (!dt_compose_dim(s, &dim, (int)nd)) return;

@@ -18,7 +18,9 @@ typedef struct reduce_ctx {
     int64_t dim;
     dt_tensor *index;
 } reduce_ctx;
-static dt_tensor *pick(const reduce_ctx *c, dt_tensor *t) { return c->line ? dt_gather(c->s, t, c->dim, c->index, false) : dt_index_select(c->s, t, c->dim, c->index); }
+static dt_tensor *pick(const reduce_ctx *c, dt_tensor *t) {
+    return c->line ? dt_gather(c->s, t, c->dim, c->index, false) : dt_index_select(c->s, t, c->dim, c->index);
+}
 static dt_tensor *put_add(const reduce_ctx *c, dt_tensor *t, dt_tensor *src) {
     return c->line ? dt_scatter_add(c->s, t, c->dim, c->index, src) : dt_index_add(c->s, t, c->dim, c->index, src, 1);
 }
@@ -26,12 +28,14 @@ static dt_tensor *put_zero(const reduce_ctx *c, dt_tensor *t) {
     return c->line ? dt_scatter_value(c->s, t, c->dim, c->index, 0.0, NULL) : dt_index_fill(c->s, t, c->dim, c->index, 0.0);
 }
 static dt_tensor *put_prod(const reduce_ctx *c, dt_tensor *t, dt_tensor *src, bool include_self) {
-    return c->line ? dt_scatter_reduce(c->s, t, c->dim, c->index, src, "prod", include_self) : dt_index_reduce(c->s, t, c->dim, c->index, src, "prod", include_self);
+    return c->line ? dt_scatter_reduce(c->s, t, c->dim, c->index, src, "prod", include_self)
+                   : dt_index_reduce(c->s, t, c->dim, c->index, src, "prod", include_self);
 }
 static dt_tensor *as_float(const reduce_ctx *c, dt_tensor *mask, dt_tensor *like) { return dt_to_dtype(c->s, mask, like ? dt_dtype_of(like) : DT_float32); }
 
 /* y = self * prod(src); where a factor is 0 the quotient y / factor is replaced by the product without it. */
-static void grad_prod(const reduce_ctx *c, dt_tensor *gy, dt_tensor *self, dt_tensor *src, dt_tensor *y, bool include_self, dt_tensor **gself, dt_tensor **gsrc) {
+static void grad_prod(const reduce_ctx *c, dt_tensor *gy, dt_tensor *self, dt_tensor *src, dt_tensor *y, bool include_self, dt_tensor **gself,
+                      dt_tensor **gsrc) {
     dt_scope *s = c->s;
     dt_tensor *safe_self = dt_masked_fill(s, self, dt_eq(s, self, 0.0), 1.0);
     *gself = dt_div(s, dt_mul(s, gy, put_prod(c, safe_self, src, include_self)), safe_self);
@@ -51,7 +55,8 @@ static void grad_mean(const reduce_ctx *c, dt_tensor *gy, dt_tensor *src, bool i
     *gsrc = pick(c, *gself);
 }
 /* The gradient is shared evenly among the elements that equal the extreme value. */
-static void grad_extreme(const reduce_ctx *c, dt_tensor *gy, dt_tensor *self, dt_tensor *src, dt_tensor *y, bool include_self, dt_tensor **gself, dt_tensor **gsrc) {
+static void grad_extreme(const reduce_ctx *c, dt_tensor *gy, dt_tensor *self, dt_tensor *src, dt_tensor *y, bool include_self, dt_tensor **gself,
+                         dt_tensor **gsrc) {
     dt_scope *s = c->s;
     dt_tensor *self_is = as_float(c, dt_eq(s, self, y), gy), *src_is = as_float(c, dt_eq(s, src, pick(c, y)), gy);
     if (!include_self) self_is = put_zero(c, self_is);
@@ -108,8 +113,12 @@ const dt_op dt_op_scatter_reduce = {
            "where anything is scattered. Errors, late: an index outside [0, size).",
     .where = DT_FN | DT_METHOD,
     .attrs = DT_ATTRS(dt_index_attr, F(dim), F(reduce), F(include_self)),
-    .infer = dt_infer_scatter_reduce, .place = dt_place_scatter, .grad = grad_scatter_reduce,
-    .saves = DT_SAVE_IN(0) | DT_SAVE_IN(1) | DT_SAVE_IN(2) | DT_SAVE_OUT(0), .inplace = true, .scratch = dt_cpu_scatter_scratch,
+    .infer = dt_infer_scatter_reduce,
+    .place = dt_place_scatter,
+    .grad = grad_scatter_reduce,
+    .saves = DT_SAVE_IN(0) | DT_SAVE_IN(1) | DT_SAVE_IN(2) | DT_SAVE_OUT(0),
+    .inplace = true,
+    .scratch = dt_cpu_scatter_scratch,
     .kernels = {{DT_CPU, DT_ANY, dt_cpu_scatter, DT_K_CONTIGUOUS}},
 };
 const dt_op dt_op_index_reduce = {
@@ -117,7 +126,10 @@ const dt_op dt_op_index_reduce = {
     .doc = "input combined with source at index along dim by reduce: 'prod', 'mean', 'amax' or 'amin'. Errors, late: an index outside [0, size).",
     .where = DT_FN | DT_METHOD,
     .attrs = DT_ATTRS(dt_index_attr, F(dim), F(reduce), F(include_self)),
-    .infer = dt_infer_index_reduce, .place = dt_place_index_source, .grad = grad_index_reduce,
-    .saves = DT_SAVE_IN(0) | DT_SAVE_IN(1) | DT_SAVE_IN(2) | DT_SAVE_OUT(0), .inplace = true,
+    .infer = dt_infer_index_reduce,
+    .place = dt_place_index_source,
+    .grad = grad_index_reduce,
+    .saves = DT_SAVE_IN(0) | DT_SAVE_IN(1) | DT_SAVE_IN(2) | DT_SAVE_OUT(0),
+    .inplace = true,
     .kernels = {{DT_CPU, DT_ANY, dt_cpu_index_accum, DT_K_CONTIGUOUS}},
 };

@@ -20,8 +20,7 @@ dt_status dt_broadcast(const char *op, dt_type *acc, const dt_meta *m) {
     for (int i = 0; i < nd; i++) { /* from the last dimension */
         int64_t a = i < acc->ndim ? acc->shape[acc->ndim - 1 - i] : 1, b = i < m->ndim ? m->shape[m->ndim - 1 - i] : 1;
         if (a != b && a != 1 && b != 1)
-            return dt_fail(DT_E_SHAPE,
-                           "%s: The size of tensor a (%lld) must match the size of tensor b (%lld) at non-singleton dimension %d", op, (long long)a,
+            return dt_fail(DT_E_SHAPE, "%s: The size of tensor a (%lld) must match the size of tensor b (%lld) at non-singleton dimension %d", op, (long long)a,
                            (long long)b, nd - 1 - i);
         shape[nd - 1 - i] = a == 1 ? b : a;
     }

@@ -32,7 +32,8 @@ static dt_status infer_cat(dt_node *n) {
         if (m->ndim != ref->ndim) return dt_fail(DT_E_SHAPE, "Tensors must have same number of dimensions: got %d and %d", ref->ndim, m->ndim);
         for (int d = 0; d < m->ndim; d++)
             if (d != a->dim && m->shape[d] != ref->shape[d])
-                return dt_fail(DT_E_SHAPE, "Sizes of tensors must match except in dimension %lld. Expected size %lld but got size %lld for tensor number %d in the list.",
+                return dt_fail(DT_E_SHAPE,
+                               "Sizes of tensors must match except in dimension %lld. Expected size %lld but got size %lld for tensor number %d in the list.",
                                (long long)a->dim, (long long)ref->shape[d], (long long)m->shape[d], i);
         n->out[0].shape[a->dim] += m->shape[a->dim];
     }
@@ -71,7 +72,9 @@ const dt_op dt_op_cat = {
     .where = DT_FN,
     .attrs = DT_ATTRS(dt_cat_attr, DT_FIELD(dt_cat_attr, dim)),
     .flags = DT_F_STRIDED,
-    .infer = infer_cat, .place = place_cat, .grad = grad_cat,
+    .infer = infer_cat,
+    .place = place_cat,
+    .grad = grad_cat,
     .kernels = {{DT_CPU, DT_ANY, dt_cpu_cat}},
 };
 
@@ -273,7 +276,8 @@ static void compose_repeat(dt_scope *s, const dt_args *a, dt_tensor **out, int *
     dt_tensor *t = dt_arg_get_tensor(a, 0);
     dt_dims r = dt_arg_get_dims(a, 1);
     if (r.n < dt_ndim(t)) {
-        dt_scope_fail(s, dt_fail(DT_E_SHAPE, "Number of dimensions of repeat dims can not be smaller than number of dimensions of tensor (%d < %d)", r.n, dt_ndim(t)));
+        dt_scope_fail(
+            s, dt_fail(DT_E_SHAPE, "Number of dimensions of repeat dims can not be smaller than number of dimensions of tensor (%d < %d)", r.n, dt_ndim(t)));
         return;
     }
     repeat(s, "repeat", t, r, out, n_out);
@@ -362,8 +366,8 @@ static void compose_cartesian_prod(dt_scope *s, const dt_args *a, dt_tensor **ou
     if (!some(s, l, "cartesian_prod")) return;
     for (int i = 0; i < l.n; i++)
         if (dt_ndim(l.v[i]) != 1 || l.n >= DT_MAX_DIM) {
-            dt_scope_fail(s, dt_fail(DT_E_SHAPE, "cartesian_prod: Expect at most %d 1D vectors, but got %d with shape of %d dimensions at %d", DT_MAX_DIM - 1, l.n,
-                                     dt_ndim(l.v[i]), i));
+            dt_scope_fail(s, dt_fail(DT_E_SHAPE, "cartesian_prod: Expect at most %d 1D vectors, but got %d with shape of %d dimensions at %d", DT_MAX_DIM - 1,
+                                     l.n, dt_ndim(l.v[i]), i));
             return;
         }
     if (l.n == 1) {

@@ -141,7 +141,9 @@ static dt_tensor *row(dt_scope *s, dt_tensor *v) { return dt_unsqueeze(s, v, -2)
 static dt_tensor *skew(dt_scope *s, dt_tensor *x) { return dt_sub(s, x, T(s, x)); }
 static dt_tensor *as_matrix(dt_scope *s, dt_tensor *scalar) { return dt_unsqueeze(s, dt_unsqueeze(s, scalar, -1), -1); }
 static dt_tensor *add(dt_scope *s, dt_tensor *a, dt_tensor *b) { return a && b ? dt_add(s, a, b) : a ? a : b; }
-static dt_tensor *gaps(dt_scope *s, dt_tensor *w, dt_tensor *like) { return dt_add(s, dt_sub(s, row(s, w), column(s, w)), eye_like(s, like)); } /* w_j - w_i; 1 on the diagonal */
+static dt_tensor *gaps(dt_scope *s, dt_tensor *w, dt_tensor *like) {
+    return dt_add(s, dt_sub(s, row(s, w), column(s, w)), eye_like(s, like));
+} /* w_j - w_i; 1 on the diagonal */
 
 static void grad_inv(dt_grad *g) {
     dt_tensor *y = dt_grad_out(g, 0);
@@ -184,7 +186,9 @@ static void grad_det(dt_grad *g) {
     dt_grad_set(g, 0, sum);
 }
 
-static dt_tensor *half_diagonal(dt_scope *s, dt_tensor *x) { return dt_mul(s, dt_add(s, dt_tril(s, x, 0), dt_tril(s, x, -1)), 0.5); } /* of the lower triangle */
+static dt_tensor *half_diagonal(dt_scope *s, dt_tensor *x) {
+    return dt_mul(s, dt_add(s, dt_tril(s, x, 0), dt_tril(s, x, -1)), 0.5);
+} /* of the lower triangle */
 
 static void grad_cholesky(dt_grad *g) {
     const dt_linalg_attr *a = dt_grad_attr(g);
@@ -272,48 +276,118 @@ static double flops_cubic(const dt_node *n) { return (double)n->in[0]->numel * (
 #define FIELD(name) DT_FIELD(dt_linalg_attr, name)
 
 const dt_op dt_op_linalg_inv = {
-    .sig = "_linalg_inv(Tensor A, bool check) -> (Tensor inverse, Tensor info)", .doc = "Inverses, and LAPACK's info.", .where = DT_HIDDEN, .attrs = ATTR(FIELD(check)),
-    .infer = infer_inv, .place = place_batch, .grad = grad_inv, .saves = DT_SAVE_OUT(0), .scratch = scratch, .flops = flops_cubic,
+    .sig = "_linalg_inv(Tensor A, bool check) -> (Tensor inverse, Tensor info)",
+    .doc = "Inverses, and LAPACK's info.",
+    .where = DT_HIDDEN,
+    .attrs = ATTR(FIELD(check)),
+    .infer = infer_inv,
+    .place = place_batch,
+    .grad = grad_inv,
+    .saves = DT_SAVE_OUT(0),
+    .scratch = scratch,
+    .flops = flops_cubic,
     .kernels = {{DT_CPU, F32_F64, dt_cpu_linalg_inv, DT_K_CONTIGUOUS, NULL}},
 };
 const dt_op dt_op_linalg_solve = {
-    .sig = "_linalg_solve(Tensor A, Tensor B, bool check) -> (Tensor result, Tensor info)", .doc = "X of A X = B with equal batches, and LAPACK's info.", .where = DT_HIDDEN,
-    .attrs = ATTR(FIELD(check)), .infer = infer_solve, .place = place_batch, .grad = grad_solve, .saves = DT_SAVE_IN(0) | DT_SAVE_OUT(0), .scratch = scratch, .flops = flops_cubic,
+    .sig = "_linalg_solve(Tensor A, Tensor B, bool check) -> (Tensor result, Tensor info)",
+    .doc = "X of A X = B with equal batches, and LAPACK's info.",
+    .where = DT_HIDDEN,
+    .attrs = ATTR(FIELD(check)),
+    .infer = infer_solve,
+    .place = place_batch,
+    .grad = grad_solve,
+    .saves = DT_SAVE_IN(0) | DT_SAVE_OUT(0),
+    .scratch = scratch,
+    .flops = flops_cubic,
     .kernels = {{DT_CPU, F32_F64, dt_cpu_linalg_solve, DT_K_CONTIGUOUS, NULL}},
 };
 const dt_op dt_op_linalg_det = {
-    .sig = "_linalg_det(Tensor A) -> (Tensor det, Tensor sign, Tensor logabsdet)", .doc = "Determinant, its sign and the logarithm of its absolute value.", .where = DT_HIDDEN,
-    .infer = infer_det, .place = place_batch, .grad = grad_det, .saves = DT_SAVE_IN(0) | DT_SAVE_OUT(0), .scratch = scratch, .flops = flops_cubic,
+    .sig = "_linalg_det(Tensor A) -> (Tensor det, Tensor sign, Tensor logabsdet)",
+    .doc = "Determinant, its sign and the logarithm of its absolute value.",
+    .where = DT_HIDDEN,
+    .infer = infer_det,
+    .place = place_batch,
+    .grad = grad_det,
+    .saves = DT_SAVE_IN(0) | DT_SAVE_OUT(0),
+    .scratch = scratch,
+    .flops = flops_cubic,
     .kernels = {{DT_CPU, F32_F64, dt_cpu_linalg_det, DT_K_CONTIGUOUS, NULL}},
 };
 const dt_op dt_op_linalg_cholesky = {
-    .sig = "_linalg_cholesky(Tensor A, bool upper, bool check) -> (Tensor L, Tensor info)", .doc = "Cholesky factors, and LAPACK's info.", .where = DT_HIDDEN,
-    .attrs = ATTR(FIELD(upper), FIELD(check)), .infer = infer_inv, .place = place_batch, .grad = grad_cholesky, .saves = DT_SAVE_OUT(0), .scratch = scratch, .flops = flops_cubic,
+    .sig = "_linalg_cholesky(Tensor A, bool upper, bool check) -> (Tensor L, Tensor info)",
+    .doc = "Cholesky factors, and LAPACK's info.",
+    .where = DT_HIDDEN,
+    .attrs = ATTR(FIELD(upper), FIELD(check)),
+    .infer = infer_inv,
+    .place = place_batch,
+    .grad = grad_cholesky,
+    .saves = DT_SAVE_OUT(0),
+    .scratch = scratch,
+    .flops = flops_cubic,
     .kernels = {{DT_CPU, F32_F64, dt_cpu_linalg_cholesky, DT_K_CONTIGUOUS, NULL}},
 };
 const dt_op dt_op_linalg_solve_triangular = {
-    .sig = "_linalg_solve_triangular(Tensor A, Tensor B, bool upper, bool left, bool unitriangular) -> Tensor", .doc = "X of A X = B (X A = B) with triangular A and equal batches.",
-    .where = DT_HIDDEN, .attrs = ATTR(FIELD(upper), FIELD(left), FIELD(unitriangular)), .infer = infer_triangular, .place = place_batch, .grad = grad_triangular,
-    .saves = DT_SAVE_IN(0) | DT_SAVE_OUT(0), .scratch = scratch, .flops = flops_cubic,
+    .sig = "_linalg_solve_triangular(Tensor A, Tensor B, bool upper, bool left, bool unitriangular) -> Tensor",
+    .doc = "X of A X = B (X A = B) with triangular A and equal batches.",
+    .where = DT_HIDDEN,
+    .attrs = ATTR(FIELD(upper), FIELD(left), FIELD(unitriangular)),
+    .infer = infer_triangular,
+    .place = place_batch,
+    .grad = grad_triangular,
+    .saves = DT_SAVE_IN(0) | DT_SAVE_OUT(0),
+    .scratch = scratch,
+    .flops = flops_cubic,
     .kernels = {{DT_CPU, F32_F64, dt_cpu_linalg_solve_triangular, DT_K_CONTIGUOUS, NULL}},
 };
 const dt_op dt_op_linalg_qr = {
-    .sig = "_linalg_qr(Tensor A, bool full) -> (Tensor Q, Tensor R)", .doc = "A = Q R.", .where = DT_HIDDEN, .attrs = ATTR(FIELD(full)), .infer = infer_qr, .place = place_batch,
-    .grad = grad_qr, .saves = DT_SAVE_OUT(0) | DT_SAVE_OUT(1), .scratch = scratch, .flops = flops_cubic,
+    .sig = "_linalg_qr(Tensor A, bool full) -> (Tensor Q, Tensor R)",
+    .doc = "A = Q R.",
+    .where = DT_HIDDEN,
+    .attrs = ATTR(FIELD(full)),
+    .infer = infer_qr,
+    .place = place_batch,
+    .grad = grad_qr,
+    .saves = DT_SAVE_OUT(0) | DT_SAVE_OUT(1),
+    .scratch = scratch,
+    .flops = flops_cubic,
     .kernels = {{DT_CPU, F32_F64, dt_cpu_linalg_qr, DT_K_CONTIGUOUS, NULL}},
 };
 const dt_op dt_op_linalg_eigh = {
-    .sig = "_linalg_eigh(Tensor A, bool upper) -> (Tensor eigenvalues, Tensor eigenvectors)", .doc = "Eigenvalues, ascending, and eigenvectors of symmetric matrices.", .where = DT_HIDDEN,
-    .attrs = ATTR(FIELD(upper)), .infer = infer_eigh, .place = place_batch, .grad = grad_eigh, .saves = DT_SAVE_OUT(0) | DT_SAVE_OUT(1), .scratch = scratch, .flops = flops_cubic,
+    .sig = "_linalg_eigh(Tensor A, bool upper) -> (Tensor eigenvalues, Tensor eigenvectors)",
+    .doc = "Eigenvalues, ascending, and eigenvectors of symmetric matrices.",
+    .where = DT_HIDDEN,
+    .attrs = ATTR(FIELD(upper)),
+    .infer = infer_eigh,
+    .place = place_batch,
+    .grad = grad_eigh,
+    .saves = DT_SAVE_OUT(0) | DT_SAVE_OUT(1),
+    .scratch = scratch,
+    .flops = flops_cubic,
     .kernels = {{DT_CPU, F32_F64, dt_cpu_linalg_eigh, DT_K_CONTIGUOUS, NULL}},
 };
 const dt_op dt_op_linalg_svd = {
-    .sig = "_linalg_svd(Tensor A, bool full) -> (Tensor U, Tensor S, Tensor Vh)", .doc = "A = U diag(S) Vh.", .where = DT_HIDDEN, .attrs = ATTR(FIELD(full)), .infer = infer_svd,
-    .place = place_batch, .grad = grad_svd, .saves = DT_SAVE_OUT(0) | DT_SAVE_OUT(1) | DT_SAVE_OUT(2), .scratch = scratch, .flops = flops_cubic,
+    .sig = "_linalg_svd(Tensor A, bool full) -> (Tensor U, Tensor S, Tensor Vh)",
+    .doc = "A = U diag(S) Vh.",
+    .where = DT_HIDDEN,
+    .attrs = ATTR(FIELD(full)),
+    .infer = infer_svd,
+    .place = place_batch,
+    .grad = grad_svd,
+    .saves = DT_SAVE_OUT(0) | DT_SAVE_OUT(1) | DT_SAVE_OUT(2),
+    .scratch = scratch,
+    .flops = flops_cubic,
     .kernels = {{DT_CPU, F32_F64, dt_cpu_linalg_svd, DT_K_CONTIGUOUS, NULL}},
 };
 const dt_op dt_op_linalg_pinv = {
-    .sig = "_linalg_pinv(Tensor A, float atol, float rtol, bool hermitian) -> Tensor", .doc = "Pseudo-inverse; singular values up to max(atol, rtol * the largest) count as 0.", .where = DT_HIDDEN,
-    .attrs = ATTR(FIELD(atol), FIELD(rtol), FIELD(hermitian)), .infer = infer_pinv, .place = place_batch, .grad = grad_pinv, .saves = DT_SAVE_IN(0) | DT_SAVE_OUT(0), .scratch = scratch, .flops = flops_cubic,
+    .sig = "_linalg_pinv(Tensor A, float atol, float rtol, bool hermitian) -> Tensor",
+    .doc = "Pseudo-inverse; singular values up to max(atol, rtol * the largest) count as 0.",
+    .where = DT_HIDDEN,
+    .attrs = ATTR(FIELD(atol), FIELD(rtol), FIELD(hermitian)),
+    .infer = infer_pinv,
+    .place = place_batch,
+    .grad = grad_pinv,
+    .saves = DT_SAVE_IN(0) | DT_SAVE_OUT(0),
+    .scratch = scratch,
+    .flops = flops_cubic,
     .kernels = {{DT_CPU, F32_F64, dt_cpu_linalg_pinv, DT_K_CONTIGUOUS, NULL}},
 };

@@ -62,7 +62,9 @@ static bool solve(dt_scope *s, dt_tensor *A, dt_tensor *B, bool left, bool check
     bool vector = nb == 1 || nb == na - 1;
     for (int d = 0; vector && nb > 1 && d < nb; d++) vector = dt_shape(B)[d] == dt_shape(A)[d];
     if (nb == 0) return refuse(s, dt_fail(DT_E_SHAPE, "linalg.solve: B must have at least 1 dimension"));
-    if (dt_shape(A)[na - 1] != dt_shape(A)[na - 2]) return refuse(s, dt_fail(DT_E_SHAPE, "linalg.solve: A must be batches of square matrices, but they are %lld by %lld matrices", LL(dt_shape(A)[na - 2]), LL(dt_shape(A)[na - 1])));
+    if (dt_shape(A)[na - 1] != dt_shape(A)[na - 2])
+        return refuse(s, dt_fail(DT_E_SHAPE, "linalg.solve: A must be batches of square matrices, but they are %lld by %lld matrices", LL(dt_shape(A)[na - 2]),
+                                 LL(dt_shape(A)[na - 1])));
     if (vector && !left) return refuse(s, dt_fail(DT_E_SHAPE, "linalg.solve: Vector broadcasting of the left hand side is not supported for left=False"));
     if (vector) B = dt_unsqueeze(s, B, -1);
     if (!left) A = T(s, A), B = T(s, B);
@@ -112,7 +114,8 @@ static void compose_cholesky_ex(dt_scope *s, const dt_args *a, dt_tensor **out, 
     if (cholesky(s, arg(a, 0), dt_arg_get_bool(a, 1, false), dt_arg_get_bool(a, 2, false), r)) give(r, 2, out, n_out);
 }
 static dt_tensor *triangular(dt_scope *s, dt_tensor *A, dt_tensor *B, bool upper, bool left, bool unit) {
-    if (!A || !B || !at_least_matrix(s, "linalg.solve_triangular", A) || !at_least_matrix(s, "linalg.solve_triangular", B) || !match_batches(s, &A, &B)) return NULL;
+    if (!A || !B || !at_least_matrix(s, "linalg.solve_triangular", A) || !at_least_matrix(s, "linalg.solve_triangular", B) || !match_batches(s, &A, &B))
+        return NULL;
     return dt_linalg_solve_triangular(s, A, B, upper, left, unit);
 }
 static void compose_solve_triangular(dt_scope *s, const dt_args *a, dt_tensor **out, int *n_out) {
@@ -138,7 +141,8 @@ static void compose_cholesky_solve(dt_scope *s, const dt_args *a, dt_tensor **ou
 static dt_tensor *eye_like(dt_scope *s, dt_tensor *x) { return dt_triu(s, dt_tril(s, dt_ones_like(s, x, DT_DTYPE_NONE), 0), 0); }
 static void compose_cholesky_inverse(dt_scope *s, const dt_args *a, dt_tensor **out, int *n_out) {
     *n_out = 1;
-    if (at_least_matrix(s, "cholesky_inverse", arg(a, 0))) dt_compose_out(cholesky_solve(s, eye_like(s, arg(a, 0)), arg(a, 0), dt_arg_get_bool(a, 1, false)), out, n_out);
+    if (at_least_matrix(s, "cholesky_inverse", arg(a, 0)))
+        dt_compose_out(cholesky_solve(s, eye_like(s, arg(a, 0)), arg(a, 0), dt_arg_get_bool(a, 1, false)), out, n_out);
 }
 
 /* ---- QR, eigenvalues, singular values ---- */
@@ -267,7 +271,8 @@ static void compose_lstsq(dt_scope *s, const dt_args *a, dt_tensor **out, int *n
     if (!b || !match_batches(s, &A2, &b)) return;
     dt_tensor *x = dt_matmul(s, pinv(s, A2, 0, dt_arg_get_float(a, 2, NAN), false), b);
     r[0] = vector ? dt_squeeze(s, x, DT_DIMS(-1)) : x;
-    r[1] = m > n && strcmp(driver, "gelsy") ? dt_sum(s, dt_square(s, dt_sub(s, dt_matmul(s, A2, x), b)), DT_DIMS(-2), false, DT_DTYPE_NONE) : nothing_like(s, x);
+    r[1] =
+        m > n && strcmp(driver, "gelsy") ? dt_sum(s, dt_square(s, dt_sub(s, dt_matmul(s, A2, x), b)), DT_DIMS(-2), false, DT_DTYPE_NONE) : nothing_like(s, x);
     dt_tensor *sv = svdvals(s, A);
     r[2] = count_above(s, A, sv, DT_NOTHING, dt_arg_get_value(a, 2));
     if (!strcmp(driver, "gels")) r[2] = nothing_like(s, r[2]);
@@ -351,7 +356,8 @@ const dt_op dt_op_linalg_solve_triangular_api = {
     .compose = compose_solve_triangular,
 };
 const dt_op dt_op_triangular_solve = {
-    .sig = "triangular_solve(Tensor b, Tensor A, bool upper=True, bool transpose=False, bool unitriangular=False) -> (Tensor solution, Tensor cloned_coefficient)",
+    .sig =
+        "triangular_solve(Tensor b, Tensor A, bool upper=True, bool transpose=False, bool unitriangular=False) -> (Tensor solution, Tensor cloned_coefficient)",
     .doc = "X of A X = b with triangular A, and a copy of A.",
     .where = DT_FN | DT_METHOD,
     .compose = compose_triangular_solve,
@@ -450,7 +456,8 @@ const dt_op dt_op_pinverse = {
     .compose = compose_pinverse,
 };
 const dt_op dt_op_linalg_lstsq = {
-    .sig = "linalg_lstsq(Tensor A, Tensor B, float? rcond=None, *, str? driver=None) -> (Tensor solution, Tensor residuals, Tensor rank, Tensor singular_values)",
+    .sig =
+        "linalg_lstsq(Tensor A, Tensor B, float? rcond=None, *, str? driver=None) -> (Tensor solution, Tensor residuals, Tensor rank, Tensor singular_values)",
     .doc = "X that minimises |A X - B|, of least norm; residuals (m > n), the rank of A.",
     .also = "linalg.lstsq",
     .where = DT_FN,

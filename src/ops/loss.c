@@ -19,8 +19,7 @@ static uint8_t work_dtype(int dtype) { return (uint8_t)(dtype == DT_float64 ? DT
 
 static dt_status check_rows(const dt_node *n, const dt_meta *x, const dt_meta *t, const dt_meta *w) {
     const char *op = dt_op_name(n->op);
-    if (!dt_dtype_is_float((dt_dtype)x->dtype))
-        return dt_fail(DT_E_DTYPE, "%s: input must be floating point, got %s", op, dt_dtype_name((dt_dtype)x->dtype));
+    if (!dt_dtype_is_float((dt_dtype)x->dtype)) return dt_fail(DT_E_DTYPE, "%s: input must be floating point, got %s", op, dt_dtype_name((dt_dtype)x->dtype));
     if (!dt_dtype_is_int((dt_dtype)t->dtype))
         return dt_fail(DT_E_DTYPE, "%s: expected class indices of an integer dtype, got %s", op, dt_dtype_name((dt_dtype)t->dtype));
     if (x->ndim < 1) return dt_fail(DT_E_SHAPE, "%s: input must have a class dimension", op);
@@ -32,15 +31,12 @@ static dt_status check_rows(const dt_node *n, const dt_meta *x, const dt_meta *t
         dt_shape_print(x->ndim, x->shape, &xs);
         dt_shape_print(t->ndim, t->shape, &ts);
         if (x->ndim > 1 && t->ndim && x->shape[0] != t->shape[0])
-            return dt_fail(DT_E_VALUE, "Expected input batch_size (%lld) to match target batch_size (%lld).", (long long)x->shape[0],
-                           (long long)t->shape[0]);
-        return dt_fail(DT_E_SHAPE, "%s: a target of shape %s does not fit an input of shape %s: expected (N, d...) for (N, C, d...)", op,
-                       ts.buf, xs.buf);
+            return dt_fail(DT_E_VALUE, "Expected input batch_size (%lld) to match target batch_size (%lld).", (long long)x->shape[0], (long long)t->shape[0]);
+        return dt_fail(DT_E_SHAPE, "%s: a target of shape %s does not fit an input of shape %s: expected (N, d...) for (N, C, d...)", op, ts.buf, xs.buf);
     }
     int64_t classes = x->shape[x->ndim > 1 ? 1 : 0];
     if (w && (w->ndim != 1 || w->shape[0] != classes))
-        return dt_fail(DT_E_SHAPE,
-                       "weight tensor should be defined either for all %lld classes or no classes but got weight tensor of shape: [%lld]",
+        return dt_fail(DT_E_SHAPE, "weight tensor should be defined either for all %lld classes or no classes but got weight tensor of shape: [%lld]",
                        (long long)classes, (long long)w->numel);
     return DT_OK;
 }
@@ -73,8 +69,7 @@ static dt_status rows_place_of(dt_rules *r, int ndim, const bool *in_full, const
     return DT_OK;
 }
 static dt_status rows_place(const dt_node *n, dt_rules *r) {
-    return rows_place_of(r, n->in[0]->ndim, (bool[]){true, false, false}, (bool[]){false, true, false}, 3, (bool[]){false, false, false},
-                         n->n_out);
+    return rows_place_of(r, n->in[0]->ndim, (bool[]){true, false, false}, (bool[]){false, true, false}, 3, (bool[]){false, false, false}, n->n_out);
 }
 
 /* in: g, x, target, weight?, log-sum-exp   out: gx */
@@ -84,8 +79,7 @@ static dt_status ce_backward_infer(dt_node *n) {
     return DT_OK;
 }
 static dt_status ce_backward_place(const dt_node *n, dt_rules *r) {
-    return rows_place_of(r, n->in[1]->ndim, (bool[]){false, true, false, false, false}, (bool[]){true, false, true, false, true}, 5,
-                         (bool[]){true}, 1);
+    return rows_place_of(r, n->in[1]->ndim, (bool[]){false, true, false, false, false}, (bool[]){true, false, true, false, true}, 5, (bool[]){true}, 1);
 }
 
 static dt_dims shape_of(const dt_meta *m) { return (dt_dims){m->ndim, m->shape}; }
@@ -118,8 +112,8 @@ static void ce_grad(dt_grad *g) {
         dt_grad_set(g, 0, ce_grad_composed(g, a));
     else
         dt_grad_set(g, 0,
-                    dt_cross_entropy_rows_backward(g->s, dt_grad_gy(g, 0), dt_grad_in(g, 0), dt_grad_in(g, 1), dt_grad_in(g, 2),
-                                                   dt_grad_out(g, 2), a->ignore_index, a->label_smoothing));
+                    dt_cross_entropy_rows_backward(g->s, dt_grad_gy(g, 0), dt_grad_in(g, 0), dt_grad_in(g, 1), dt_grad_in(g, 2), dt_grad_out(g, 2),
+                                                   a->ignore_index, a->label_smoothing));
 }
 static double ce_flops(const dt_node *n) { return 8.0 * (double)n->in[0]->numel; }
 
@@ -161,9 +155,7 @@ static dt_status nll_place(const dt_node *n, dt_rules *r) {
 }
 static void nll_grad(dt_grad *g) {
     const dt_loss_attr *a = dt_grad_attr(g);
-    dt_grad_set(
-        g, 0,
-        dt_nll_rows_backward(g->s, dt_grad_gy(g, 0), dt_grad_in(g, 1), dt_grad_in(g, 2), shape_of(dt_grad_in_meta(g, 0)), a->ignore_index));
+    dt_grad_set(g, 0, dt_nll_rows_backward(g->s, dt_grad_gy(g, 0), dt_grad_in(g, 1), dt_grad_in(g, 2), shape_of(dt_grad_in_meta(g, 0)), a->ignore_index));
 }
 const dt_op dt_op_nll_rows = {
     .sig = "nll_rows(Tensor input, Tensor target, Tensor? weight, int ignore_index) -> (Tensor loss, Tensor row_weight)",
@@ -245,13 +237,11 @@ static void nll_compose(dt_scope *s, const dt_args *a, dt_tensor **out, int *n_o
     dt_compose_out(reduce_weighted(s, r[0], r[1], reduction_of(s, a, 3, 5, 6)), out, n_out);
 }
 const dt_op dt_op_nll_loss = {
-    .sig =
-        "nll_loss(Tensor input, Tensor target, Tensor? weight=None, Value? size_average=None, int ignore_index=-100, Value? reduce=None, "
-        "str reduction='mean') -> Tensor",
-    .doc =
-        "Negative log likelihood: input (N, C, d...) of log-probabilities (or (C)), target (N, d...) of class indices. The mean is "
-        "weighted: "
-        "sum(w l) / sum(w). Targets equal to `ignore_index` count nothing; others outside [0, C) raise IndexError when the value is read.",
+    .sig = "nll_loss(Tensor input, Tensor target, Tensor? weight=None, Value? size_average=None, int ignore_index=-100, Value? reduce=None, "
+           "str reduction='mean') -> Tensor",
+    .doc = "Negative log likelihood: input (N, C, d...) of log-probabilities (or (C)), target (N, d...) of class indices. The mean is "
+           "weighted: "
+           "sum(w l) / sum(w). Targets equal to `ignore_index` count nothing; others outside [0, C) raise IndexError when the value is read.",
     .where = DT_NN,
     .compose = nll_compose,
 };

@@ -20,11 +20,9 @@ static void bce_compose(dt_scope *s, const dt_args *a, dt_tensor **out, int *n_o
     bool same = dt_ndim(x) == dt_ndim(t);
     for (int i = 0; same && i < dt_ndim(x); i++) same = dt_shape(x)[i] == dt_shape(t)[i];
     if (!same)
-        dt_scope_fail(
-            s, dt_fail(
-                   DT_E_VALUE,
-                   "binary_cross_entropy: target (%d dimensions, %lld elements) must have the size of input (%d dimensions, %lld elements)",
-                   dt_ndim(t), (long long)dt_numel(t), dt_ndim(x), (long long)dt_numel(x)));
+        dt_scope_fail(s, dt_fail(DT_E_VALUE,
+                                 "binary_cross_entropy: target (%d dimensions, %lld elements) must have the size of input (%d dimensions, %lld elements)",
+                                 dt_ndim(t), (long long)dt_numel(t), dt_ndim(x), (long long)dt_numel(x)));
     dt_tensor *p = dt_clamp(s, dt_log(s, dt_clamp(s, x, 4e-44, DT_NOTHING)), -100.0, DT_NOTHING);
     dt_tensor *q = dt_clamp(s, dt_log(s, dt_clamp(s, dt_rsub(s, x, 1.0), 4e-44, DT_NOTHING)), -100.0, DT_NOTHING);
     dt_tensor *l = dt_neg(s, dt_add(s, dt_mul(s, t, DT_V(p)), DT_V(dt_mul(s, dt_rsub(s, t, 1.0), DT_V(q)))));
@@ -45,8 +43,7 @@ static void bce_logits_compose(dt_scope *s, const dt_args *a, dt_tensor **out, i
     bool same = dt_ndim(x) == dt_ndim(t);
     for (int i = 0; same && i < dt_ndim(x); i++) same = dt_shape(x)[i] == dt_shape(t)[i];
     if (!same)
-        dt_scope_fail(s, dt_fail(DT_E_VALUE,
-                                 "Target size (%d dimensions, %lld elements) must be the same as input size (%d dimensions, %lld elements)",
+        dt_scope_fail(s, dt_fail(DT_E_VALUE, "Target size (%d dimensions, %lld elements) must be the same as input size (%d dimensions, %lld elements)",
                                  dt_ndim(t), (long long)dt_numel(t), dt_ndim(x), (long long)dt_numel(x)));
     dt_tensor *ls = dt_logsigmoid(s, x), *l = dt_mul(s, dt_rsub(s, t, 1.0), DT_V(x));
     if (pos) ls = dt_mul(s, ls, DT_V(dt_add(s, dt_mul(s, dt_sub(s, pos, 1.0), DT_V(t)), 1.0)));
@@ -55,9 +52,8 @@ static void bce_logits_compose(dt_scope *s, const dt_args *a, dt_tensor **out, i
     dt_compose_out(reduce(s, a, l, 3, 4, 5), out, n_out);
 }
 const dt_op dt_op_binary_cross_entropy_with_logits = {
-    .sig =
-        "binary_cross_entropy_with_logits(Tensor input, Tensor target, Tensor? weight=None, Value? size_average=None, Value? reduce=None, "
-        "str reduction='mean', Tensor? pos_weight=None) -> Tensor",
+    .sig = "binary_cross_entropy_with_logits(Tensor input, Tensor target, Tensor? weight=None, Value? size_average=None, Value? reduce=None, "
+           "str reduction='mean', Tensor? pos_weight=None) -> Tensor",
     .doc = "Binary cross-entropy of logits, computed stably; `pos_weight` scales the positive part; reduced.",
     .where = DT_FN | DT_NN,
     .compose = bce_logits_compose,

@@ -68,8 +68,7 @@ static void huber_compose(dt_scope *s, const dt_args *a, dt_tensor **out, int *n
     double delta = dt_arg_get_float(a, 3, 1);
     if (!(delta > 0)) dt_scope_fail(s, dt_fail(DT_E_SHAPE, "huber_loss does not support non-positive values for delta, got %g.", delta));
     dt_tensor *d = difference(s, a), *m = dt_abs(s, d);
-    dt_tensor *l =
-        dt_where(s, dt_le(s, m, delta), DT_V(dt_mul(s, dt_mul(s, d, DT_V(d)), 0.5)), DT_V(dt_mul(s, dt_sub(s, m, 0.5 * delta), delta)));
+    dt_tensor *l = dt_where(s, dt_le(s, m, delta), DT_V(dt_mul(s, dt_mul(s, d, DT_V(d)), 0.5)), DT_V(dt_mul(s, dt_sub(s, m, 0.5 * delta), delta)));
     dt_tensor *weight = dt_arg_get_tensor(a, 4);
     dt_args shifted = *a;
     shifted.a[5] = a->a[2]; /* reduction; no deprecated arguments */

@@ -47,7 +47,8 @@ const dt_op dt_op__nonzero_count = {
     .sig = "_nonzero_count(Tensor input) -> Tensor",
     .doc = "How many elements are not zero: int64, 0-dim.",
     .where = DT_HIDDEN,
-    .infer = infer_count, .place = place_count,
+    .infer = infer_count,
+    .place = place_count,
     .kernels = {{DT_CPU, DT_ANY, dt_cpu_nonzero_count}},
 };
 typedef struct size_attr {
@@ -62,7 +63,8 @@ const dt_op dt_op__nonzero = {
     .doc = "The coordinates (n, ndim) of the n elements that are not zero, in row-major order.",
     .where = DT_HIDDEN,
     .attrs = DT_ATTRS(size_attr, DT_FIELD(size_attr, n)),
-    .infer = infer__nonzero, .place = dt_place_replicate,
+    .infer = infer__nonzero,
+    .place = dt_place_replicate,
     .kernels = {{DT_CPU, DT_ANY, dt_cpu_nonzero}},
 };
 static dt_tensor *nonzero(dt_scope *s, dt_tensor *t) {
@@ -153,7 +155,10 @@ const dt_op dt_op__masked_select = {
     .doc = "The n elements where mask, of the same shape, is true.",
     .where = DT_HIDDEN,
     .attrs = DT_ATTRS(size_attr, DT_FIELD(size_attr, n)),
-    .infer = infer__masked_select, .place = place__masked_select, .grad = grad__masked_select, .saves = DT_SAVE_IN(1),
+    .infer = infer__masked_select,
+    .place = place__masked_select,
+    .grad = grad__masked_select,
+    .saves = DT_SAVE_IN(1),
     .kernels = {{DT_CPU, DT_ANY, dt_cpu_masked_select, DT_K_CONTIGUOUS}},
 };
 dt_tensor *dt_masked_pick(dt_scope *s, dt_tensor *x, dt_tensor *mask) {
@@ -190,7 +195,11 @@ const dt_op dt_op__masked_scatter = {
     .sig = "_masked_scatter(Tensor input, Tensor mask, Tensor source) -> Tensor",
     .doc = "masked_scatter of operands of one shape.",
     .where = DT_HIDDEN,
-    .infer = infer__masked_scatter, .place = dt_place_replicate, .grad = grad__masked_scatter, .saves = DT_SAVE_IN(1), .inplace = true,
+    .infer = infer__masked_scatter,
+    .place = dt_place_replicate,
+    .grad = grad__masked_scatter,
+    .saves = DT_SAVE_IN(1),
+    .inplace = true,
     .kernels = {{DT_CPU, DT_ANY, dt_cpu_masked_scatter, DT_K_CONTIGUOUS}},
 };
 static dt_status infer__masked_scatter_backward(dt_node *n) {
@@ -217,7 +226,10 @@ const dt_op dt_op__masked_scatter_backward = {
     .doc = "The gradient of masked_scatter's source: grad_output where mask is true, one after another, then zeros.",
     .where = DT_HIDDEN,
     .attrs = DT_ATTRS(sizes_attr, DT_FIELD(sizes_attr, sizes)),
-    .infer = infer__masked_scatter_backward, .place = place__masked_scatter_backward, .grad = grad__masked_scatter_backward, .saves = DT_SAVE_IN(1),
+    .infer = infer__masked_scatter_backward,
+    .place = place__masked_scatter_backward,
+    .grad = grad__masked_scatter_backward,
+    .saves = DT_SAVE_IN(1),
     .kernels = {{DT_CPU, DT_ANY, dt_cpu_masked_scatter_backward, DT_K_CONTIGUOUS}},
 };
 static void compose_masked_scatter(dt_scope *s, const dt_args *a, dt_tensor **out, int *n_out) {
@@ -256,14 +268,16 @@ const dt_op dt_op__one_hot = {
     .doc = "one_hot with a known number of classes.",
     .where = DT_HIDDEN,
     .attrs = DT_ATTRS(one_hot_attr, DT_FIELD(one_hot_attr, num_classes)),
-    .infer = infer__one_hot, .place = place__one_hot,
+    .infer = infer__one_hot,
+    .place = place__one_hot,
     .kernels = {{DT_CPU, DT_BIT(int64), dt_cpu_one_hot, DT_K_CONTIGUOUS}},
 };
 const dt_op dt_op__index_limit = {
     .sig = "_index_limit(Tensor input) -> Tensor",
     .doc = "One more than the largest element of an int64 tensor.",
     .where = DT_HIDDEN,
-    .infer = infer_count, .place = dt_place_replicate,
+    .infer = infer_count,
+    .place = dt_place_replicate,
     .kernels = {{DT_CPU, DT_BIT(int64), dt_cpu_index_limit, DT_K_CONTIGUOUS}},
 };
 static void compose_one_hot(dt_scope *s, const dt_args *a, dt_tensor **out, int *n_out) {
@@ -295,7 +309,8 @@ const dt_op dt_op_one_hot = {
 /* ---- repeat_interleave ---- */
 static dt_status infer_repeat_indices(dt_node *n) {
     if (n->in[0]->ndim != 1) return dt_fail(DT_E_SHAPE, "repeat_interleave only accepts 1D vector as repeat, got %d dimensions", n->in[0]->ndim);
-    if (!dt_dtype_is_int((dt_dtype)n->in[0]->dtype)) return dt_fail(DT_E_DTYPE, "repeats has to be Long or Int tensor, got %s", dt_dtype_name((dt_dtype)n->in[0]->dtype));
+    if (!dt_dtype_is_int((dt_dtype)n->in[0]->dtype))
+        return dt_fail(DT_E_DTYPE, "repeats has to be Long or Int tensor, got %s", dt_dtype_name((dt_dtype)n->in[0]->dtype));
     n->cast[0] = DT_int64;
     n->out[0] = (dt_type){DT_int64, 1, {((size_attr *)n->attr)->n}};
     return DT_OK;
@@ -305,7 +320,8 @@ const dt_op dt_op__repeat_indices = {
     .doc = "0 repeats[0] times, 1 repeats[1] times …: n in all. Errors, late: repeats that do not sum to n.",
     .where = DT_HIDDEN,
     .attrs = DT_ATTRS(size_attr, DT_FIELD(size_attr, n)),
-    .infer = infer_repeat_indices, .place = dt_place_replicate,
+    .infer = infer_repeat_indices,
+    .place = dt_place_replicate,
     .kernels = {{DT_CPU, DT_BIT(int64), dt_cpu_repeat_indices, DT_K_CONTIGUOUS}},
 };
 static dt_status infer_repeat_total(dt_node *n) {
@@ -316,7 +332,8 @@ const dt_op dt_op__repeat_total = {
     .sig = "_repeat_total(Tensor repeats) -> Tensor",
     .doc = "The sum of repeats, none of which may be negative.",
     .where = DT_HIDDEN,
-    .infer = infer_repeat_total, .place = dt_place_replicate,
+    .infer = infer_repeat_total,
+    .place = dt_place_replicate,
     .kernels = {{DT_CPU, DT_BIT(int64), dt_cpu_repeat_total, DT_K_CONTIGUOUS}},
 };
 static dt_tensor *repeat_indices(dt_scope *s, dt_tensor *repeats, int64_t n) {
@@ -348,7 +365,8 @@ static void compose_repeat_interleave_int(dt_scope *s, const dt_args *a, dt_tens
     if (!x || !dt_compose_dim(s, &dim, dt_ndim(x))) return;
     int nd = dt_ndim(x);
     if (k < 0 || nd >= DT_MAX_DIM || (n >= 0 && n != k * dt_shape(x)[dim])) {
-        dt_scope_fail(s, dt_fail(DT_E_SHAPE, "repeat_interleave: repeats must be non-negative and fit output_size, got repeats=%lld, output_size=%lld", (long long)k, (long long)n));
+        dt_scope_fail(s, dt_fail(DT_E_SHAPE, "repeat_interleave: repeats must be non-negative and fit output_size, got repeats=%lld, output_size=%lld",
+                                 (long long)k, (long long)n));
         return;
     }
     for (int d = 0; d <= nd; d++) wide[d] = d == dim + 1 ? k : dt_shape(x)[d > dim ? d - 1 : d];

@@ -218,9 +218,7 @@ static void grad_outer_sum(dt_grad *g) { /* gy (p, q) */
     if (dt_grad_needs(g, 1)) dt_grad_set(g, 1, dt_matmul(g->s, dt_grad_in(g, 0), gy));
 }
 
-static double flops_outer_sum(const dt_node *n) {
-    return 2.0 * (double)n->in[0]->numel * (double)n->out[0].shape[1];
-}
+static double flops_outer_sum(const dt_node *n) { return 2.0 * (double)n->in[0]->numel * (double)n->out[0].shape[1]; }
 
 const dt_op dt_op_outer_sum = {
     .sig = "outer_sum(Tensor input, Tensor other) -> Tensor",

@@ -26,16 +26,15 @@ static dt_status check_shape(const dt_node *n, const dt_meta *x, const dt_meta *
         for (int i = 0; same && i < shape->n; i++) same = p->shape[i] == shape->v[i];
         if (same) return DT_OK;
         dt_shape_print(p->ndim, p->shape, &have);
-        return dt_fail(DT_E_SHAPE,
-                       "%s: Expected %s to be of same shape as normalized_shape, but got %s of shape %s and normalized_shape = %s",
+        return dt_fail(DT_E_SHAPE, "%s: Expected %s to be of same shape as normalized_shape, but got %s of shape %s and normalized_shape = %s",
                        dt_op_name(n->op), name, name, have.buf, want.buf);
     }
     bool fits = shape->n >= 1 && x->ndim >= shape->n;
     for (int i = 0; fits && i < shape->n; i++) fits = x->shape[x->ndim - shape->n + i] == shape->v[i];
     if (fits) return DT_OK;
     dt_shape_print(x->ndim, x->shape, &have);
-    return dt_fail(DT_E_SHAPE, "%s: Given normalized_shape=%s, expected input with shape (*, %s, but got input of size %s",
-                   dt_op_name(n->op), want.buf, want.buf + 1, have.buf);
+    return dt_fail(DT_E_SHAPE, "%s: Given normalized_shape=%s, expected input with shape (*, %s, but got input of size %s", dt_op_name(n->op), want.buf,
+                   want.buf + 1, have.buf);
 }
 
 static uint8_t work_dtype(int dtype) { return (uint8_t)(dtype == DT_float64 ? DT_float64 : DT_float32); }
@@ -159,8 +158,7 @@ const dt_op dt_op_layer_norm_backward = {
 };
 static void layer_norm_compose(dt_scope *s, const dt_args *a, dt_tensor **out, int *n_out) {
     dt_tensor *r[3];
-    dt_native_layer_norm(s, dt_arg_get_tensor(a, 0), dt_arg_get_dims(a, 1), dt_arg_get_tensor(a, 2), dt_arg_get_tensor(a, 3),
-                         dt_arg_get_float(a, 4, 1e-5), r);
+    dt_native_layer_norm(s, dt_arg_get_tensor(a, 0), dt_arg_get_dims(a, 1), dt_arg_get_tensor(a, 2), dt_arg_get_tensor(a, 3), dt_arg_get_float(a, 4, 1e-5), r);
     dt_compose_out(r[0], out, n_out);
 }
 const dt_op dt_op_layer_norm = {
@@ -183,8 +181,8 @@ static void rms_norm_grad(dt_grad *g) {
     }
     const dt_norm_attr *a = dt_grad_attr(g);
     dt_tensor *out[2];
-    dt_rms_norm_backward(g->s, dt_grad_gy(g, 0), dt_grad_in(g, 0), dt_grad_out(g, 1), dt_grad_in(g, 1),
-                         (dt_dims){a->normalized_shape.n, a->normalized_shape.v}, out);
+    dt_rms_norm_backward(g->s, dt_grad_gy(g, 0), dt_grad_in(g, 0), dt_grad_out(g, 1), dt_grad_in(g, 1), (dt_dims){a->normalized_shape.n, a->normalized_shape.v},
+                         out);
     dt_grad_set(g, 0, out[0]);
     if (dt_grad_in_meta(g, 1)) dt_grad_set(g, 1, out[1]);
 }
@@ -288,8 +286,7 @@ static dt_tensor *norm_by_running(dt_scope *s, const dt_args *a, double eps) {
     int nd = dt_ndim(x), dtype = dt_dtype_of(x);
     x = to_work(s, x);
     dt_tensor *mean = channel(s, to_work(s, dt_arg_get_tensor(a, 1)), nd), *var = channel(s, to_work(s, dt_arg_get_tensor(a, 2)), nd);
-    dt_tensor *y =
-        normalize(s, dt_sub(s, x, DT_V(mean)), var, to_work(s, dt_arg_get_tensor(a, 3)), to_work(s, dt_arg_get_tensor(a, 4)), eps, nd);
+    dt_tensor *y = normalize(s, dt_sub(s, x, DT_V(mean)), var, to_work(s, dt_arg_get_tensor(a, 3)), to_work(s, dt_arg_get_tensor(a, 4)), eps, nd);
     return y && dt_dtype_of(y) != dtype ? dt_to_dtype(s, y, dtype) : y;
 }
 
@@ -300,16 +297,14 @@ static bool fail(dt_scope *s, dt_status st) {
 static bool check_stats(dt_scope *s, const char *op, const dt_args *a, bool from_input) {
     dt_tensor *x = dt_arg_get_tensor(a, 0);
     static const char *names[] = {"", "running_mean", "running_var", "weight", "bias"};
-    if (dt_ndim(x) < 2)
-        return fail(s, dt_fail(DT_E_SHAPE, "%s: expected an input of at least 2 dimensions (N, C, ...), got %d", op, dt_ndim(x)));
+    if (dt_ndim(x) < 2) return fail(s, dt_fail(DT_E_SHAPE, "%s: expected an input of at least 2 dimensions (N, C, ...), got %d", op, dt_ndim(x)));
     int64_t channels = dt_shape(x)[1];
     for (int i = 1; i <= 4; i++) {
         dt_tensor *t = dt_arg_get_tensor(a, i);
         if (t && (dt_ndim(t) != 1 || dt_shape(t)[0] != channels))
-            return fail(s, dt_fail(DT_E_SHAPE, "%s: %s should contain %lld elements, one per channel, not %lld", op, names[i],
-                                   (long long)channels, (long long)dt_numel(t)));
-        if (!t && i <= 2 && !from_input)
-            return fail(s, dt_fail(DT_E_SHAPE, "%s: Expected %s to be defined in evaluation mode", op, names[i]));
+            return fail(s, dt_fail(DT_E_SHAPE, "%s: %s should contain %lld elements, one per channel, not %lld", op, names[i], (long long)channels,
+                                   (long long)dt_numel(t)));
+        if (!t && i <= 2 && !from_input) return fail(s, dt_fail(DT_E_SHAPE, "%s: Expected %s to be defined in evaluation mode", op, names[i]));
     }
     return true;
 }
@@ -330,9 +325,8 @@ static void batch_norm_compose(dt_scope *s, const dt_args *a, dt_tensor **out, i
     dt_compose_out(y, out, n_out);
 }
 const dt_op dt_op_batch_norm = {
-    .sig =
-        "batch_norm(Tensor input, Tensor? running_mean, Tensor? running_var, Tensor? weight=None, Tensor? bias=None, bool training=False, "
-        "float momentum=0.1, float eps=1e-05, bool cudnn_enabled=True) -> Tensor",
+    .sig = "batch_norm(Tensor input, Tensor? running_mean, Tensor? running_var, Tensor? weight=None, Tensor? bias=None, bool training=False, "
+           "float momentum=0.1, float eps=1e-05, bool cudnn_enabled=True) -> Tensor",
     .doc = "Normalizes each channel (dimension 1) over all others: by the batch's statistics in training, which also move the running ones "
            "in place, "
            "by the running ones otherwise. A sharded batch gives the statistics of the whole.",
@@ -348,8 +342,7 @@ static void instance_norm_compose(dt_scope *s, const dt_args *a, dt_tensor **out
         int64_t dims[DT_MAX_DIM], nd = dt_ndim(x);
         for (int i = 2; i < nd; i++) dims[i - 2] = i;
         if (nd < 3 && use_input)
-            dt_scope_fail(s,
-                          dt_fail(DT_E_SHAPE, "instance_norm: expected an input of at least 3 dimensions (N, C, L...), got %d", (int)nd));
+            dt_scope_fail(s, dt_fail(DT_E_SHAPE, "instance_norm: expected an input of at least 3 dimensions (N, C, L...), got %d", (int)nd));
         else
             y = use_input ? norm_by_stats(s, x, (dt_dims){(int)nd - 2, dims}, true, a, momentum, eps) : norm_by_running(s, a, eps);
     }

@@ -39,24 +39,32 @@ typedef struct dt_ints {
 } dt_ints;
 
 typedef enum dt_param_kind {
-    DT_PK_TENSOR, DT_PK_TENSORS, DT_PK_VALUE, DT_PK_SCALAR, /* inputs */
-    DT_PK_INT, DT_PK_FLOAT, DT_PK_BOOL, DT_PK_STR, DT_PK_DTYPE, DT_PK_INTS, /* attributes */
+    DT_PK_TENSOR,
+    DT_PK_TENSORS,
+    DT_PK_VALUE,
+    DT_PK_SCALAR, /* inputs */
+    DT_PK_INT,
+    DT_PK_FLOAT,
+    DT_PK_BOOL,
+    DT_PK_STR,
+    DT_PK_DTYPE,
+    DT_PK_INTS, /* attributes */
     DT_PK_GENERATOR
 } dt_param_kind;
 
 typedef struct dt_param {
     char name[32];
-    uint8_t kind;       /* dt_param_kind */
-    bool optional;      /* '?': None is legal (for Tensor?[]: elements may be None) */
-    bool written;       /* '!' */
+    uint8_t kind;  /* dt_param_kind */
+    bool optional; /* '?': None is legal (for Tensor?[]: elements may be None) */
+    bool written;  /* '!' */
     bool kwonly;
-    bool variadic;      /* int[]... */
+    bool variadic; /* int[]... */
     bool has_default;
-    uint8_t repeat;     /* int[k]: one int stands for k */
-    uint16_t offset;    /* attributes: in the attribute struct */
-    double num;         /* default of numbers and bools */
-    const char *text;   /* default of str; the default's source text otherwise (for stubs) */
-    dt_ints ints;       /* default of int[] */
+    uint8_t repeat;   /* int[k]: one int stands for k */
+    uint16_t offset;  /* attributes: in the attribute struct */
+    double num;       /* default of numbers and bools */
+    const char *text; /* default of str; the default's source text otherwise (for stubs) */
+    dt_ints ints;     /* default of int[] */
 } dt_param;
 
 typedef struct dt_attr_field {
@@ -116,10 +124,10 @@ dt_status dt_rule_add(dt_rules *r, dt_placement **in, dt_placement **out) DT_WUR
 bool dt_rules_even(const dt_rules *r, int64_t n);
 
 typedef dt_status (*dt_place_fn)(const dt_node *n, dt_rules *r);
-dt_status dt_place_replicate(const dt_node *n, dt_rules *r) DT_WUR;  /* nothing but Replicate */
-dt_status dt_place_pointwise(const dt_node *n, dt_rules *r) DT_WUR;  /* any aligned dimension; inputs may broadcast against out[0] */
-dt_status dt_place_linear(const dt_node *n, dt_rules *r) DT_WUR;     /* pointwise + Partial(sum|avg) in all tensor inputs (no numbers) -> Partial */
-dt_status dt_place_batch(const dt_node *n, dt_rules *r) DT_WUR;      /* dimension 0 of every input and output that has dims, together */
+dt_status dt_place_replicate(const dt_node *n, dt_rules *r) DT_WUR; /* nothing but Replicate */
+dt_status dt_place_pointwise(const dt_node *n, dt_rules *r) DT_WUR; /* any aligned dimension; inputs may broadcast against out[0] */
+dt_status dt_place_linear(const dt_node *n, dt_rules *r) DT_WUR;    /* pointwise + Partial(sum|avg) in all tensor inputs (no numbers) -> Partial */
+dt_status dt_place_batch(const dt_node *n, dt_rules *r) DT_WUR;     /* dimension 0 of every input and output that has dims, together */
 /* Same-rank ops along `dim` (softmax, cumsum, sort, flip …): any dimension but those in the mask may be sharded in all inputs and outputs. */
 dt_status dt_place_except(const dt_node *n, dt_rules *r, uint32_t dims_mask) DT_WUR;
 /* Reduction of in[0] over dims: kept dims shard through; reduced dims give `partial` (or are illegal if partial is Replicate). */
@@ -128,17 +136,17 @@ dt_status dt_place_reduce(const dt_node *n, dt_rules *r, const dt_ints *dims, bo
 /* ---- the literal ----------------------------------------------------------------------------------------------------------- */
 /* .where: which Python names an op gets */
 enum {
-    DT_FN = 1,      /* dtorch.name */
-    DT_METHOD = 2,  /* Tensor.name; the first tensor parameter is self */
-    DT_NN = 4,      /* dtorch.nn.functional.name */
-    DT_HIDDEN = 8   /* dtorch._C._ops.name only */
+    DT_FN = 1,     /* dtorch.name */
+    DT_METHOD = 2, /* Tensor.name; the first tensor parameter is self */
+    DT_NN = 4,     /* dtorch.nn.functional.name */
+    DT_HIDDEN = 8  /* dtorch._C._ops.name only */
 };
 /* .flags */
 enum {
-    DT_F_FACTORY = 1,    /* no input decides the result's mesh: takes device/device_mesh/placements */
-    DT_F_RANDOM = 2,     /* two hidden Scalar inputs (seed, offset) are appended; see ops/random.h */
-    DT_F_LOWERED = 4,    /* no kernel: the controller lowers it itself (redistribute, from_local, to_local …) */
-    DT_F_ANY_MESH = 8,   /* inputs may lie on different meshes (redistribute, from_local) */
+    DT_F_FACTORY = 1,  /* no input decides the result's mesh: takes device/device_mesh/placements */
+    DT_F_RANDOM = 2,   /* two hidden Scalar inputs (seed, offset) are appended; see ops/random.h */
+    DT_F_LOWERED = 4,  /* no kernel: the controller lowers it itself (redistribute, from_local, to_local …) */
+    DT_F_ANY_MESH = 8, /* inputs may lie on different meshes (redistribute, from_local) */
     DT_F_NO_CSE = 16,
     DT_F_SPEC = 32,     /* not a factory, but takes a spec (redistribute, from_local) */
     DT_F_STRIDED = 64,  /* kernels do not look at where a shard starts: rules hold for strided shards too (always so for pointwise ops) */
@@ -165,7 +173,7 @@ typedef struct dt_kernel {
     dt_device_type device;
     dt_dtypes dtypes; /* of in[0] (or of out[0] when there is no input), after casts */
     dt_kernel_fn fn;
-    uint32_t flags; /* DT_K_… */
+    uint32_t flags;                    /* DT_K_… */
     bool (*can_run)(const dt_kctx *c); /* data pointers are not set yet; NULL: always */
 } dt_kernel;
 enum { DT_K_CONTIGUOUS = 1 }; /* all tensor inputs must be contiguous */
@@ -179,11 +187,10 @@ typedef struct dt_op {
     dt_status (*infer)(dt_node *n);
     dt_place_fn place;
     void (*grad)(struct dt_grad *g);
-    uint32_t saves;  /* which inputs and outputs grad reads: DT_SAVE_IN(0) | DT_SAVE_OUT(0) */
-    bool inplace;    /* an in-place variant `name_` exists and kernels bear out[0] aliasing in[0] */
+    uint32_t saves; /* which inputs and outputs grad reads: DT_SAVE_IN(0) | DT_SAVE_OUT(0) */
+    bool inplace;   /* an in-place variant `name_` exists and kernels bear out[0] aliasing in[0] */
     bool (*alias)(dt_alias *a);
-    void (*unview)(struct dt_scope *s, const struct dt_call *c, int out_index, struct dt_tensor *base, struct dt_tensor *value,
-                   struct dt_tensor **new_base);
+    void (*unview)(struct dt_scope *s, const struct dt_call *c, int out_index, struct dt_tensor *base, struct dt_tensor *value, struct dt_tensor **new_base);
     void (*compose)(struct dt_scope *s, const struct dt_args *a, struct dt_tensor **out, int *n_out);
     size_t (*scratch)(const dt_kctx *c); /* bytes; data pointers are not set */
     double (*flops)(const dt_node *n);   /* NULL: one per output element */
@@ -194,12 +201,12 @@ typedef struct dt_op {
 /* For compose and unview: record a failure (dt_fail's) in the scope. Declared in client/scope.h too. */
 void dt_scope_fail(struct dt_scope *s, dt_status status);
 
-typedef struct dt_op_info { /* parsed once at start */
-    char name[48];    /* "max.dim" */
-    char base[48];    /* "max" */
+typedef struct dt_op_info {                   /* parsed once at start */
+    char name[48];                            /* "max.dim" */
+    char base[48];                            /* "max" */
     int n_params, n_inputs_fixed, list_param; /* list_param: index of the Tensor[] parameter or -1 */
     int n_written;
-    int n_returns;    /* -1: Tensor[] */
+    int n_returns; /* -1: Tensor[] */
     char ret_name[4][24];
     uint16_t id;
     dt_param param[DT_MAX_PARAMS];
@@ -210,17 +217,27 @@ dt_status dt_ops_init(void) DT_WUR;
 int dt_ops_count(void);
 const dt_op *dt_ops_at(int id);
 const dt_op_info *dt_op_get_info(const dt_op *op);
-const char *dt_op_name(const dt_op *op); /* "softmax" */
+const char *dt_op_name(const dt_op *op);   /* "softmax" */
 const dt_op *dt_op_find(const char *name); /* "max.dim"; NULL if none */
-uint64_t dt_ops_hash(void); /* over all signatures: for handshakes and caches */
-const char *dt_intern(const char *text); /* interned attribute strings: compare by pointer or strcmp */
+uint64_t dt_ops_hash(void);                /* over all signatures: for handshakes and caches */
+const char *dt_intern(const char *text);   /* interned attribute strings: compare by pointer or strcmp */
 
 #define DT_OP(name) extern const dt_op dt_op_##name;
 #include "ops/ops.def"
 #undef DT_OP
 
 /* ---- arguments of a call ----------------------------------------------------------------------------------------------------- */
-typedef enum dt_arg_kind { DT_ARG_NONE, DT_ARG_TENSOR, DT_ARG_TENSORS, DT_ARG_FLOAT, DT_ARG_INT, DT_ARG_BOOL, DT_ARG_INTS, DT_ARG_STR, DT_ARG_DTYPE } dt_arg_kind;
+typedef enum dt_arg_kind {
+    DT_ARG_NONE,
+    DT_ARG_TENSOR,
+    DT_ARG_TENSORS,
+    DT_ARG_FLOAT,
+    DT_ARG_INT,
+    DT_ARG_BOOL,
+    DT_ARG_INTS,
+    DT_ARG_STR,
+    DT_ARG_DTYPE
+} dt_arg_kind;
 typedef struct dt_arg { /* one per parameter, in the signature's order; NONE takes the default or means None */
     uint8_t kind;
     bool given;
@@ -236,7 +253,7 @@ typedef struct dt_arg { /* one per parameter, in the signature's order; NONE tak
 } dt_arg;
 typedef struct dt_args {
     dt_arg a[DT_MAX_PARAMS];
-    const dt_spec *spec;          /* factories, redistribute, from_local: where the result lies; NULL = default */
+    const dt_spec *spec;            /* factories, redistribute, from_local: where the result lies; NULL = default */
     struct dt_generator *generator; /* random ops; NULL = the default one */
 } dt_args;
 
@@ -252,13 +269,13 @@ typedef struct dt_call {
     const dt_op *op;
     const void *attr;
     uint16_t n_in, n_out;
-    uint8_t implied;      /* some input is redistributed by implication (with communication) */
-    uint8_t flags;        /* the client's */
+    uint8_t implied; /* some input is redistributed by implication (with communication) */
+    uint8_t flags;   /* the client's */
     const dt_spec *spec;
     const dt_meta **in;   /* as given */
     const dt_meta **used; /* after implied casts and redistribution; wrapped numbers: meta->wrapped with the cast dtype; NULL if absent */
     const dt_meta **out;
-    const dt_mesh *mesh;  /* where it runs */
+    const dt_mesh *mesh; /* where it runs */
     uint32_t n_key;
     uint64_t *key;
     dt_arena arena;
@@ -268,7 +285,7 @@ typedef struct dt_call {
     uint64_t issued;
     /* the controller's line */
     _Alignas(64) _Atomic uint64_t done;
-    void *lowered;                      /* the controller's cache for this call; owned by the controller thread */
+    void *lowered;                       /* the controller's cache for this call; owned by the controller thread */
     void (*lowered_free)(void *lowered); /* called by the client just before the call is freed; NULL: nothing to free */
 } dt_call;
 void dt_call_ref(dt_call *c);   /* a holder other than the client; any thread that holds a reference already */

@@ -27,8 +27,7 @@ static dt_status infer(dt_node *n) {
             return dt_fail(DT_E_SHAPE, "%s: %s has shape %s, the parameter %s", dt_op_name(n->op), info->param[i].name, have.buf, want.buf);
         }
         if (!dt_dtype_is_float((dt_dtype)m->dtype))
-            return dt_fail(DT_E_DTYPE, "%s: %s must be floating point, got %s", dt_op_name(n->op), info->param[i].name,
-                           dt_dtype_name((dt_dtype)m->dtype));
+            return dt_fail(DT_E_DTYPE, "%s: %s must be floating point, got %s", dt_op_name(n->op), info->param[i].name, dt_dtype_name((dt_dtype)m->dtype));
         if (info->param[i].written) n->out[k++] = dt_meta_type(m);
     }
     return DT_OK;
@@ -46,10 +45,9 @@ static dt_status place(const dt_node *n, dt_rules *r) {
 }
 
 const dt_op dt_op_adam_update = {
-    .sig =
-        "adam_update(Tensor! param, Tensor grad, Tensor! exp_avg, Tensor! exp_avg_sq, Scalar lr, Scalar beta1, Scalar beta2, Scalar eps, "
-        "Scalar weight_decay, Scalar bias_correction1, Scalar bias_correction2, bool decoupled=True, bool maximize=False) -> (Tensor, "
-        "Tensor, Tensor)",
+    .sig = "adam_update(Tensor! param, Tensor grad, Tensor! exp_avg, Tensor! exp_avg_sq, Scalar lr, Scalar beta1, Scalar beta2, Scalar eps, "
+           "Scalar weight_decay, Scalar bias_correction1, Scalar bias_correction2, bool decoupled=True, bool maximize=False) -> (Tensor, "
+           "Tensor, Tensor)",
     .doc = "One step of Adam or AdamW without amsgrad, in place; see adam_step.",
     .where = DT_HIDDEN,
     .attrs = DT_ATTRS(dt_adam_attr, DT_FIELD(dt_adam_attr, decoupled), DT_FIELD(dt_adam_attr, maximize)),
@@ -124,16 +122,15 @@ static void sgd_compose(dt_scope *s, const dt_args *a, dt_tensor **out, int *n_o
     dt_value lr = dt_arg_get_value(a, 3), decay = dt_arg_get_value(a, 6);
     bool maximize = dt_arg_get_bool(a, 8, false);
     if (b)
-        dt_sgd_update_momentum(s, p, g, b, lr, dt_arg_get_value(a, 4), dt_arg_get_value(a, 5), decay, dt_arg_get_bool(a, 7, false),
-                               maximize, dt_arg_get_bool(a, 9, false), r);
+        dt_sgd_update_momentum(s, p, g, b, lr, dt_arg_get_value(a, 4), dt_arg_get_value(a, 5), decay, dt_arg_get_bool(a, 7, false), maximize,
+                               dt_arg_get_bool(a, 9, false), r);
     else
         (void)dt_sgd_update(s, p, g, lr, decay, maximize);
     dt_compose_out(p, out, n_out);
 }
 const dt_op dt_op_sgd_step = {
-    .sig =
-        "sgd_step(Tensor param, Tensor grad, Tensor? momentum_buffer, Scalar lr, Scalar momentum, Scalar dampening, Scalar weight_decay, "
-        "bool nesterov=False, bool maximize=False, bool first=False) -> Tensor",
+    .sig = "sgd_step(Tensor param, Tensor grad, Tensor? momentum_buffer, Scalar lr, Scalar momentum, Scalar dampening, Scalar weight_decay, "
+           "bool nesterov=False, bool maximize=False, bool first=False) -> Tensor",
     .doc = "One step of SGD, in place. d = g + weight_decay p; b = first ? d : momentum b + (1 - dampening) d; p -= lr (nesterov ? d + "
            "momentum b : b). "
            "Without a buffer p -= lr d.",

@@ -36,9 +36,7 @@ static dt_tensor *inverse(dt_scope *s, const perm_attr *a, int ndim, dt_tensor *
     for (int j = 0; j < ndim; j++) inv[a->perm[j]] = j;
     return dt_permute(s, t, (dt_dims){ndim, inv});
 }
-static void grad_permute(dt_grad *g) {
-    dt_grad_set(g, 0, inverse(g->s, dt_grad_attr(g), dt_grad_in_meta(g, 0)->ndim, dt_grad_gy(g, 0)));
-}
+static void grad_permute(dt_grad *g) { dt_grad_set(g, 0, inverse(g->s, dt_grad_attr(g), dt_grad_in_meta(g, 0)->ndim, dt_grad_gy(g, 0))); }
 static void unview_permute(dt_scope *s, const dt_call *c, int out_index, dt_tensor *base, dt_tensor *value, dt_tensor **new_base) {
     *new_base = inverse(s, c->attr, c->in[0]->ndim, value);
 }
@@ -48,7 +46,8 @@ static bool alias_permute(dt_alias *x) {
     for (int j = 0; j < x->in->ndim; j++) x->out->stride[j] = x->in->stride[a->perm[j]];
     return true;
 }
-#define PERMUTE(infer_fn) .flags = DT_F_STRIDED, .infer = infer_fn, .place = place_permute, .grad = grad_permute, .alias = alias_permute, .unview = unview_permute
+#define PERMUTE(infer_fn) \
+    .flags = DT_F_STRIDED, .infer = infer_fn, .place = place_permute, .grad = grad_permute, .alias = alias_permute, .unview = unview_permute
 
 static dt_status infer_permute(dt_node *n) {
     perm_attr *a = n->attr;
@@ -56,7 +55,8 @@ static dt_status infer_permute(dt_node *n) {
     uint32_t seen = 0;
     int given = a->dims.n < 0 ? 0 : a->dims.n;
     if (given != nd)
-        return dt_fail(DT_E_SHAPE, "permute: number of dimensions in the tensor input (%d) does not match the length of the desired ordering of dimensions (%d)", nd,
+        return dt_fail(DT_E_SHAPE,
+                       "permute: number of dimensions in the tensor input (%d) does not match the length of the desired ordering of dimensions (%d)", nd,
                        given);
     for (int j = 0; j < nd; j++) {
         DT_TRY(dt_dim_wrap(&a->dims.v[j], nd));
@@ -125,7 +125,8 @@ static dt_status infer_movedim(dt_node *n) {
     int nd = n->in[0]->ndim;
     uint32_t from = 0, to = 0;
     if (a->source.n != a->destination.n)
-        return dt_fail(DT_E_SHAPE, "movedim: Invalid source or destination dims: source (%d dims) should contain the same number of dims as destination (%d dims)",
+        return dt_fail(DT_E_SHAPE,
+                       "movedim: Invalid source or destination dims: source (%d dims) should contain the same number of dims as destination (%d dims)",
                        a->source.n, a->destination.n);
     for (int j = 0; j < nd; j++) a->perm[j] = -1;
     for (int i = 0; i < a->source.n; i++) {
@@ -168,8 +169,8 @@ static dt_status infer_expand(dt_node *n) {
     DT_STR(want, 256);
     for (int i = 0; i < nd; i++) dt_str_add(&want, "%s%lld", i ? ", " : "", (long long)a->size.v[i]);
     if (lead < 0)
-        return dt_fail(DT_E_SHAPE, "expand: the number of sizes provided (%d: [%s]) must be greater or equal to the number of dimensions in the tensor (%d)", nd,
-                       want.buf, m->ndim);
+        return dt_fail(DT_E_SHAPE, "expand: the number of sizes provided (%d: [%s]) must be greater or equal to the number of dimensions in the tensor (%d)",
+                       nd, want.buf, m->ndim);
     if (nd > DT_MAX_DIM) return dt_fail(DT_E_VALUE, "expand: more than %d dimensions", DT_MAX_DIM);
     n->out[0] = (dt_type){.dtype = (dt_dtype)m->dtype, .ndim = nd};
     for (int j = 0; j < nd; j++) {
@@ -178,7 +179,8 @@ static dt_status infer_expand(dt_node *n) {
         if (want_j < 0)
             return dt_fail(DT_E_SHAPE, "The expanded size of the tensor (%lld) isn't allowed in a leading, non-existing dimension %d", (long long)want_j, j);
         if (have != 1 && have != want_j)
-            return dt_fail(DT_E_SHAPE, "The expanded size of the tensor (%lld) must match the existing size (%lld) at non-singleton dimension %d.  Target sizes: [%s]",
+            return dt_fail(DT_E_SHAPE,
+                           "The expanded size of the tensor (%lld) must match the existing size (%lld) at non-singleton dimension %d.  Target sizes: [%s]",
                            (long long)want_j, (long long)have, j, want.buf);
         n->out[0].shape[j] = want_j;
     }
@@ -194,8 +196,7 @@ static void grad_expand(dt_grad *g) { dt_grad_set(g, 0, dt_grad_gy(g, 0)); } /* 
 static bool alias_expand(dt_alias *x) {
     int lead = x->out->ndim - x->in->ndim;
     x->offset = 0;
-    for (int j = 0; j < x->out->ndim; j++)
-        x->out->stride[j] = j < lead || (x->in->shape[j - lead] == 1 && x->out->shape[j] != 1) ? 0 : x->in->stride[j - lead];
+    for (int j = 0; j < x->out->ndim; j++) x->out->stride[j] = j < lead || (x->in->shape[j - lead] == 1 && x->out->shape[j] != 1) ? 0 : x->in->stride[j - lead];
     return true;
 }
 static void unview_expand(dt_scope *s, const dt_call *c, int out_index, dt_tensor *base, dt_tensor *value, dt_tensor **new_base) {
@@ -213,7 +214,11 @@ const dt_op dt_op_expand = {
     .where = DT_METHOD,
     .attrs = DT_ATTRS(expand_attr, DT_FIELD(expand_attr, size), DT_FIELD(expand_attr, implicit)),
     .flags = DT_F_STRIDED,
-    .infer = infer_expand, .place = place_expand, .grad = grad_expand, .alias = alias_expand, .unview = unview_expand,
+    .infer = infer_expand,
+    .place = place_expand,
+    .grad = grad_expand,
+    .alias = alias_expand,
+    .unview = unview_expand,
 };
 static void compose_expand_as(dt_scope *s, const dt_args *a, dt_tensor **out, int *n_out) {
     dt_compose_return(out, n_out, dt_expand(s, dt_arg_get_tensor(a, 0), dt_shape_dims(dt_arg_get_tensor(a, 1)), false));
@@ -230,5 +235,9 @@ const dt_op dt_op_broadcast_to = {
     .where = DT_FN | DT_METHOD,
     .attrs = DT_ATTRS(expand_attr, DT_FIELD(expand_attr, size)),
     .flags = DT_F_STRIDED,
-    .infer = infer_expand, .place = place_expand, .grad = grad_expand, .alias = alias_expand, .unview = unview_expand,
+    .infer = infer_expand,
+    .place = place_expand,
+    .grad = grad_expand,
+    .alias = alias_expand,
+    .unview = unview_expand,
 };

@@ -54,9 +54,7 @@ static inline dt_value dt_arg_as_value(const dt_arg *a) {
 static inline double dt_arg_as_float(const dt_arg *a, double otherwise) {
     return a->kind == DT_ARG_FLOAT ? a->f : a->kind == DT_ARG_INT || a->kind == DT_ARG_BOOL ? (double)a->i : otherwise;
 }
-static inline int64_t dt_arg_as_int(const dt_arg *a, int64_t otherwise) {
-    return a->kind == DT_ARG_INT || a->kind == DT_ARG_BOOL ? a->i : otherwise;
-}
+static inline int64_t dt_arg_as_int(const dt_arg *a, int64_t otherwise) { return a->kind == DT_ARG_INT || a->kind == DT_ARG_BOOL ? a->i : otherwise; }
 static inline int dt_arg_as_dtype(const dt_arg *a, int otherwise) { return a->kind == DT_ARG_DTYPE ? (int)a->i : otherwise; }
 
 /* Numbers and 0-dim constants scale a Partial: inputs in `mask` may be Partial(sum|avg) one at a time, the others Replicate. */

@@ -27,9 +27,11 @@ static dt_status check_input(const dt_node *n) {
     const dt_meta *x = n->in[0];
     const char *op = dt_op_name(n->op);
     if (x->ndim < 3 || x->ndim > 5) return dt_fail(DT_E_SHAPE, "%s: expected (N, C, size…) with 1 to 3 sizes, got %d dimensions", op, x->ndim);
-    if (!dt_dtype_is_float((dt_dtype)x->dtype)) return dt_fail(DT_E_DTYPE, "%s: not implemented for %s; expected a float dtype", op, dt_dtype_name((dt_dtype)x->dtype));
+    if (!dt_dtype_is_float((dt_dtype)x->dtype))
+        return dt_fail(DT_E_DTYPE, "%s: not implemented for %s; expected a float dtype", op, dt_dtype_name((dt_dtype)x->dtype));
     for (int d = 1; d < x->ndim; d++)
-        if (x->shape[d] < 1) return dt_fail(DT_E_SHAPE, "%s: expected the input's sizes to be non-zero (but the batch), got %lld in dimension %d", op, LL(x->shape[d]), d);
+        if (x->shape[d] < 1)
+            return dt_fail(DT_E_SHAPE, "%s: expected the input's sizes to be non-zero (but the batch), got %lld in dimension %d", op, LL(x->shape[d]), d);
     return DT_OK;
 }
 
@@ -39,7 +41,8 @@ static dt_status pooled_size(const char *op, const dt_pool_attr *a, int d, int64
         return dt_fail(DT_E_SHAPE, "%s: kernel size, stride and dilation must be greater than zero, got %lld, %lld, %lld", op, LL(k), LL(s), LL(dil));
     if (p < 0) return dt_fail(DT_E_SHAPE, "%s: pad must be non-negative, but got pad: %lld", op, LL(p));
     if (p > ((k - 1) * dil + 1) / 2)
-        return dt_fail(DT_E_SHAPE, "%s: pad should be at most half of effective kernel size, but got pad=%lld, kernel_size=%lld and dilation=%lld", op, LL(p), LL(k), LL(dil));
+        return dt_fail(DT_E_SHAPE, "%s: pad should be at most half of effective kernel size, but got pad=%lld, kernel_size=%lld and dilation=%lld", op, LL(p),
+                       LL(k), LL(dil));
     int64_t room = in + 2 * p - dil * (k - 1) - 1;
     int64_t n = room < 0 ? (a->ceil_mode && room + s > 0 ? 1 : 0) : (room + (a->ceil_mode ? s - 1 : 0)) / s + 1;
     if (a->ceil_mode && n > 0 && (n - 1) * s >= in + p) n--; /* the last window must start inside the input or its left padding */
@@ -93,24 +96,20 @@ static dt_status place_linear_pool(const dt_node *n, dt_rules *r) {
 static dt_dims dims(const dt_ints *l) { return (dt_dims){l->n < 0 ? 0 : l->n, l->v}; }
 static dt_dims spatial(const dt_meta *m) { return (dt_dims){m->ndim - 2, m->shape + 2}; }
 
-static void grad_max_pool(dt_grad *g) {
-    dt_grad_set(g, 0, dt_pool_scatter(g->s, dt_grad_gy(g, 0), dt_grad_out(g, 1), spatial(dt_grad_in_meta(g, 0))));
-}
-static void grad_pool_scatter(dt_grad *g) {
-    dt_grad_set(g, 0, dt_pool_gather(g->s, dt_grad_gy(g, 0), dt_grad_in(g, 1), spatial(dt_grad_in_meta(g, 0))));
-}
-static void grad_pool_gather(dt_grad *g) {
-    dt_grad_set(g, 0, dt_pool_scatter(g->s, dt_grad_gy(g, 0), dt_grad_in(g, 1), spatial(dt_grad_in_meta(g, 0))));
-}
+static void grad_max_pool(dt_grad *g) { dt_grad_set(g, 0, dt_pool_scatter(g->s, dt_grad_gy(g, 0), dt_grad_out(g, 1), spatial(dt_grad_in_meta(g, 0)))); }
+static void grad_pool_scatter(dt_grad *g) { dt_grad_set(g, 0, dt_pool_gather(g->s, dt_grad_gy(g, 0), dt_grad_in(g, 1), spatial(dt_grad_in_meta(g, 0)))); }
+static void grad_pool_gather(dt_grad *g) { dt_grad_set(g, 0, dt_pool_scatter(g->s, dt_grad_gy(g, 0), dt_grad_in(g, 1), spatial(dt_grad_in_meta(g, 0)))); }
 static void grad_avg_pool(dt_grad *g) {
     const dt_pool_attr *a = dt_grad_attr(g);
-    dt_grad_set(g, 0, dt_avg_pool_backward(g->s, dt_grad_gy(g, 0), spatial(dt_grad_in_meta(g, 0)), dims(&a->kernel), dims(&a->stride), dims(&a->padding), a->ceil_mode,
-                                           a->count_include_pad, a->divisor));
+    dt_grad_set(g, 0,
+                dt_avg_pool_backward(g->s, dt_grad_gy(g, 0), spatial(dt_grad_in_meta(g, 0)), dims(&a->kernel), dims(&a->stride), dims(&a->padding),
+                                     a->ceil_mode, a->count_include_pad, a->divisor));
 }
 static void grad_avg_pool_backward(dt_grad *g) {
     const dt_pool_attr *a = dt_grad_attr(g);
-    dt_grad_set(g, 0, dt_avg_pool(g->s, dt_grad_gy(g, 0), spatial(dt_grad_in_meta(g, 0)), dims(&a->kernel), dims(&a->stride), dims(&a->padding), a->ceil_mode,
-                                  a->count_include_pad, a->divisor));
+    dt_grad_set(g, 0,
+                dt_avg_pool(g->s, dt_grad_gy(g, 0), spatial(dt_grad_in_meta(g, 0)), dims(&a->kernel), dims(&a->stride), dims(&a->padding), a->ceil_mode,
+                            a->count_include_pad, a->divisor));
 }
 
 static double flops_windows(const dt_node *n) {
@@ -164,7 +163,8 @@ const dt_op dt_op_avg_pool = {
     .sig = "avg_pool(Tensor input, int[] size, int[] kernel, int[] stride, int[] padding, bool ceil_mode, bool count_include_pad, int divisor) -> Tensor",
     .doc = "Mean over windows of (N, C, size…); kernel [] takes adaptive windows for the result's size; divisor 0 counts elements.",
     .where = DT_HIDDEN,
-    .attrs = DT_ATTRS(dt_pool_attr, WINDOW_FIELDS, DT_FIELD(dt_pool_attr, ceil_mode), DT_FIELD(dt_pool_attr, count_include_pad), DT_FIELD(dt_pool_attr, divisor)),
+    .attrs =
+        DT_ATTRS(dt_pool_attr, WINDOW_FIELDS, DT_FIELD(dt_pool_attr, ceil_mode), DT_FIELD(dt_pool_attr, count_include_pad), DT_FIELD(dt_pool_attr, divisor)),
     .infer = infer_pool,
     .place = place_linear_pool,
     .grad = grad_avg_pool,
@@ -172,10 +172,12 @@ const dt_op dt_op_avg_pool = {
     .kernels = {{DT_CPU, DT_FLOATS, dt_cpu_avg_pool, DT_K_CONTIGUOUS, NULL}},
 };
 const dt_op dt_op_avg_pool_backward = {
-    .sig = "avg_pool_backward(Tensor grad, int[] size, int[] kernel, int[] stride, int[] padding, bool ceil_mode, bool count_include_pad, int divisor) -> Tensor",
+    .sig =
+        "avg_pool_backward(Tensor grad, int[] size, int[] kernel, int[] stride, int[] padding, bool ceil_mode, bool count_include_pad, int divisor) -> Tensor",
     .doc = "The gradient of avg_pool; size: the input's.",
     .where = DT_HIDDEN,
-    .attrs = DT_ATTRS(dt_pool_attr, WINDOW_FIELDS, DT_FIELD(dt_pool_attr, ceil_mode), DT_FIELD(dt_pool_attr, count_include_pad), DT_FIELD(dt_pool_attr, divisor)),
+    .attrs =
+        DT_ATTRS(dt_pool_attr, WINDOW_FIELDS, DT_FIELD(dt_pool_attr, ceil_mode), DT_FIELD(dt_pool_attr, count_include_pad), DT_FIELD(dt_pool_attr, divisor)),
     .infer = infer_back,
     .place = place_linear_pool,
     .grad = grad_avg_pool_backward,
@@ -277,21 +279,21 @@ static void adaptive_nd(dt_scope *s, const dt_args *a, int nd, int n, bool max, 
     deliver(s, y, n, added, out, n_out);
 }
 
-#define COMPOSE(nd)                                                                                                                                       \
-    static void compose_max##nd(dt_scope *s, const dt_args *a, dt_tensor **out, int *n_out) { max_pool_nd(s, a, nd, 1, out, n_out); }                      \
-    static void compose_max##nd##i(dt_scope *s, const dt_args *a, dt_tensor **out, int *n_out) { max_pool_nd(s, a, nd, 2, out, n_out); }                   \
-    static void compose_avg##nd(dt_scope *s, const dt_args *a, dt_tensor **out, int *n_out) { avg_pool_nd(s, a, nd, out, n_out); }                         \
-    static void compose_aavg##nd(dt_scope *s, const dt_args *a, dt_tensor **out, int *n_out) { adaptive_nd(s, a, nd, 1, false, out, n_out); }              \
+#define COMPOSE(nd)                                                                                                                           \
+    static void compose_max##nd(dt_scope *s, const dt_args *a, dt_tensor **out, int *n_out) { max_pool_nd(s, a, nd, 1, out, n_out); }         \
+    static void compose_max##nd##i(dt_scope *s, const dt_args *a, dt_tensor **out, int *n_out) { max_pool_nd(s, a, nd, 2, out, n_out); }      \
+    static void compose_avg##nd(dt_scope *s, const dt_args *a, dt_tensor **out, int *n_out) { avg_pool_nd(s, a, nd, out, n_out); }            \
+    static void compose_aavg##nd(dt_scope *s, const dt_args *a, dt_tensor **out, int *n_out) { adaptive_nd(s, a, nd, 1, false, out, n_out); } \
     static void compose_amax##nd(dt_scope *s, const dt_args *a, dt_tensor **out, int *n_out) { adaptive_nd(s, a, nd, 2, true, out, n_out); }
 COMPOSE(1)
 COMPOSE(2)
 COMPOSE(3)
 
-#define MAX_DOC                                                                                                                            \
+#define MAX_DOC                                                                                                                                  \
     "Maximum over windows of (N, C, size…) or (C, size…); stride defaults to kernel_size, padding counts as -inf. RuntimeError if sizes do " \
     "not fit."
 #define MAX_INDICES_DOC MAX_DOC " Also gives the flat position of each maximum in its plane."
-#define AVG_DOC                                                                                                                              \
+#define AVG_DOC                                                                                                                                       \
     "Mean over windows of (N, C, size…) or (C, size…); stride defaults to kernel_size; count_include_pad counts padding zeros; divisor_override " \
     "replaces the count. RuntimeError if sizes do not fit."
 #define ADAPTIVE_AVG_DOC "Mean over as many windows as output_size says, of (N, C, size…) or (C, size…); None or -1 keeps a size."

@@ -5,7 +5,7 @@
 #include "ops/op.h"
 
 typedef struct dt_pool_attr {
-    dt_ints size; /* adaptive: of the result; gradients: of the input; else unused (n = 0) */
+    dt_ints size;                              /* adaptive: of the result; gradients: of the input; else unused (n = 0) */
     dt_ints kernel, stride, padding, dilation; /* kernel.n = 0: adaptive windows */
     bool ceil_mode, count_include_pad;
     int64_t divisor; /* divisor_override, or 0 */

@@ -134,8 +134,7 @@ const dt_op dt_op_div_mode = {
 static void remainder_grad(dt_grad *g) {
     dt_tensor *gy = dt_grad_gy(g, 0);
     if (dt_grad_needs(g, 0)) dt_grad_set(g, 0, gy);
-    if (dt_grad_needs(g, 1))
-        dt_grad_set(g, 1, dt_neg(g->s, dt_mul(g->s, gy, dt_floor_divide(g->s, dt_grad_value(g, 0), dt_grad_in(g, 1)))));
+    if (dt_grad_needs(g, 1)) dt_grad_set(g, 1, dt_neg(g->s, dt_mul(g->s, gy, dt_floor_divide(g->s, dt_grad_value(g, 0), dt_grad_in(g, 1)))));
 }
 const dt_op dt_op_remainder = {
     .sig = "remainder(Value input, Value other) -> Tensor",
@@ -194,8 +193,7 @@ static dt_status addc_infer(dt_node *n) {
     if (t == DT_bool || (n->op == &dt_op_addcdiv && !dt_dtype_is_float(t)))
         return dt_fail(DT_E_DTYPE, "%s: not supported for %s tensors", dt_op_name(n->op), dt_dtype_name(t));
     if (n->in[3]->dtype == DT_float64 && !dt_dtype_is_float(t))
-        return dt_fail(DT_E_DTYPE, "%s: value cannot be a floating point number when the tensors are of type %s", dt_op_name(n->op),
-                       dt_dtype_name(t));
+        return dt_fail(DT_E_DTYPE, "%s: value cannot be a floating point number when the tensors are of type %s", dt_op_name(n->op), dt_dtype_name(t));
     n->out[0].dtype = t;
     for (int i = 0; i < 4; i++) n->cast[i] = (uint8_t)t;
     return DT_OK;
@@ -239,8 +237,7 @@ const dt_op dt_op_addcdiv = {
 static dt_status ints_infer(dt_node *n) {
     DT_TRY(dt_infer_pointwise(n));
     if (!dt_dtype_is_int(n->out[0].dtype))
-        return dt_fail(DT_E_DTYPE, "%s: not implemented for %s: an integer tensor is expected", dt_op_name(n->op),
-                       dt_dtype_name(n->out[0].dtype));
+        return dt_fail(DT_E_DTYPE, "%s: not implemented for %s: an integer tensor is expected", dt_op_name(n->op), dt_dtype_name(n->out[0].dtype));
     return DT_OK;
 }
 const dt_op dt_op_gcd = {
@@ -262,8 +259,7 @@ const dt_op dt_op_lcm = {
 static dt_status bits_infer(dt_node *n) {
     DT_TRY(dt_infer_pointwise(n));
     if (dt_dtype_is_float(n->out[0].dtype))
-        return dt_fail(DT_E_DTYPE, "%s: not implemented for %s: an integer or bool tensor is expected", dt_op_name(n->op),
-                       dt_dtype_name(n->out[0].dtype));
+        return dt_fail(DT_E_DTYPE, "%s: not implemented for %s: an integer or bool tensor is expected", dt_op_name(n->op), dt_dtype_name(n->out[0].dtype));
     return DT_OK;
 }
 #define BITS(code) .where = DT_FN_METHOD, .infer = bits_infer, .inplace = true, DT_POINTWISE(code)

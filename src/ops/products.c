@@ -87,34 +87,66 @@ static void compose_vecdot(dt_scope *s, const dt_args *a, dt_tensor **out, int *
 #define SUM_DOC(what) "beta * input + alpha * " what "; input broadcasts. With beta = 0 input is not read. RuntimeError if the shapes or dtypes do not fit."
 
 const dt_op dt_op_mm = {
-    .sig = "mm(Tensor input, Tensor mat2) -> Tensor", .doc = PRODUCT_DOC("Product of two matrices: (m, k), (k, n) -> (m, n)."), .where = DT_FN | DT_METHOD, .compose = compose_mm,
+    .sig = "mm(Tensor input, Tensor mat2) -> Tensor",
+    .doc = PRODUCT_DOC("Product of two matrices: (m, k), (k, n) -> (m, n)."),
+    .where = DT_FN | DT_METHOD,
+    .compose = compose_mm,
 };
 const dt_op dt_op_bmm = {
-    .sig = "bmm(Tensor input, Tensor mat2) -> Tensor", .doc = PRODUCT_DOC("Products of two batches of matrices: (b, m, k), (b, k, n) -> (b, m, n)."), .where = DT_FN | DT_METHOD, .compose = compose_bmm,
+    .sig = "bmm(Tensor input, Tensor mat2) -> Tensor",
+    .doc = PRODUCT_DOC("Products of two batches of matrices: (b, m, k), (b, k, n) -> (b, m, n)."),
+    .where = DT_FN | DT_METHOD,
+    .compose = compose_bmm,
 };
 const dt_op dt_op_mv = {
-    .sig = "mv(Tensor input, Tensor vec) -> Tensor", .doc = PRODUCT_DOC("Product of a matrix and a vector: (m, k), (k,) -> (m,)."), .where = DT_FN | DT_METHOD, .compose = compose_mv,
+    .sig = "mv(Tensor input, Tensor vec) -> Tensor",
+    .doc = PRODUCT_DOC("Product of a matrix and a vector: (m, k), (k,) -> (m,)."),
+    .where = DT_FN | DT_METHOD,
+    .compose = compose_mv,
 };
 const dt_op dt_op_addmm = {
-    .sig = "addmm(Tensor input, Tensor mat1, Tensor mat2, *, Scalar beta=1, Scalar alpha=1) -> Tensor", .doc = SUM_DOC("mat1 mat2"), .where = DT_FN | DT_METHOD, .compose = compose_addmm,
+    .sig = "addmm(Tensor input, Tensor mat1, Tensor mat2, *, Scalar beta=1, Scalar alpha=1) -> Tensor",
+    .doc = SUM_DOC("mat1 mat2"),
+    .where = DT_FN | DT_METHOD,
+    .compose = compose_addmm,
 };
 const dt_op dt_op_addmv = {
-    .sig = "addmv(Tensor input, Tensor mat, Tensor vec, *, Scalar beta=1, Scalar alpha=1) -> Tensor", .doc = SUM_DOC("mat vec"), .where = DT_FN | DT_METHOD, .compose = compose_addmv,
+    .sig = "addmv(Tensor input, Tensor mat, Tensor vec, *, Scalar beta=1, Scalar alpha=1) -> Tensor",
+    .doc = SUM_DOC("mat vec"),
+    .where = DT_FN | DT_METHOD,
+    .compose = compose_addmv,
 };
 const dt_op dt_op_baddbmm = {
-    .sig = "baddbmm(Tensor input, Tensor batch1, Tensor batch2, *, Scalar beta=1, Scalar alpha=1) -> Tensor", .doc = SUM_DOC("batch1 batch2"), .where = DT_FN | DT_METHOD, .compose = compose_baddbmm,
+    .sig = "baddbmm(Tensor input, Tensor batch1, Tensor batch2, *, Scalar beta=1, Scalar alpha=1) -> Tensor",
+    .doc = SUM_DOC("batch1 batch2"),
+    .where = DT_FN | DT_METHOD,
+    .compose = compose_baddbmm,
 };
 const dt_op dt_op_addbmm = {
-    .sig = "addbmm(Tensor input, Tensor batch1, Tensor batch2, *, Scalar beta=1, Scalar alpha=1) -> Tensor", .doc = SUM_DOC("the sum over the batch of batch1 batch2"), .where = DT_FN | DT_METHOD, .compose = compose_addbmm,
+    .sig = "addbmm(Tensor input, Tensor batch1, Tensor batch2, *, Scalar beta=1, Scalar alpha=1) -> Tensor",
+    .doc = SUM_DOC("the sum over the batch of batch1 batch2"),
+    .where = DT_FN | DT_METHOD,
+    .compose = compose_addbmm,
 };
 const dt_op dt_op_outer = {
-    .sig = "outer(Tensor input, Tensor vec2) -> Tensor", .doc = PRODUCT_DOC("Outer product of two vectors: (m,), (n,) -> (m, n)."), .also = "ger", .where = DT_FN | DT_METHOD, .compose = compose_outer,
+    .sig = "outer(Tensor input, Tensor vec2) -> Tensor",
+    .doc = PRODUCT_DOC("Outer product of two vectors: (m,), (n,) -> (m, n)."),
+    .also = "ger",
+    .where = DT_FN | DT_METHOD,
+    .compose = compose_outer,
 };
 const dt_op dt_op_addr = {
-    .sig = "addr(Tensor input, Tensor vec1, Tensor vec2, *, Scalar beta=1, Scalar alpha=1) -> Tensor", .doc = SUM_DOC("the outer product of vec1 and vec2"), .where = DT_FN | DT_METHOD, .compose = compose_addr,
+    .sig = "addr(Tensor input, Tensor vec1, Tensor vec2, *, Scalar beta=1, Scalar alpha=1) -> Tensor",
+    .doc = SUM_DOC("the outer product of vec1 and vec2"),
+    .where = DT_FN | DT_METHOD,
+    .compose = compose_addr,
 };
 const dt_op dt_op_linalg_vecdot = {
-    .sig = "linalg_vecdot(Tensor x, Tensor y, *, int dim=-1) -> Tensor", .doc = PRODUCT_DOC("Dot products along dim."), .also = "linalg.vecdot", .where = DT_FN, .compose = compose_vecdot,
+    .sig = "linalg_vecdot(Tensor x, Tensor y, *, int dim=-1) -> Tensor",
+    .doc = PRODUCT_DOC("Dot products along dim."),
+    .also = "linalg.vecdot",
+    .where = DT_FN,
+    .compose = compose_vecdot,
 };
 
 /* ---- inner, tensordot, bilinear ---- */
@@ -138,10 +170,15 @@ static dt_tensor *inner(dt_scope *s, dt_tensor *x, dt_tensor *y) {
     dt_tensor *p = dt_linear(s, x, ny == 2 ? y : dt_reshape(s, y, DT_DIMS(rows, k)), NULL);
     return ny == 2 ? p : dt_reshape(s, p, ((dt_dims){nx + ny - 2, shape}));
 }
-static void compose_inner(dt_scope *s, const dt_args *a, dt_tensor **out, int *n_out) { dt_compose_out(inner(s, dt_arg_get_tensor(a, 0), dt_arg_get_tensor(a, 1)), out, n_out); }
+static void compose_inner(dt_scope *s, const dt_args *a, dt_tensor **out, int *n_out) {
+    dt_compose_out(inner(s, dt_arg_get_tensor(a, 0), dt_arg_get_tensor(a, 1)), out, n_out);
+}
 
 const dt_op dt_op_inner = {
-    .sig = "inner(Tensor input, Tensor other) -> Tensor", .doc = PRODUCT_DOC("Sum of products over the last dimensions: (…a, k), (…b, k) -> (…a, …b)."), .where = DT_FN | DT_METHOD, .compose = compose_inner,
+    .sig = "inner(Tensor input, Tensor other) -> Tensor",
+    .doc = PRODUCT_DOC("Sum of products over the last dimensions: (…a, k), (…b, k) -> (…a, …b)."),
+    .where = DT_FN | DT_METHOD,
+    .compose = compose_inner,
 };
 
 /* Dimensions not in `dims` first, in order, then dims; or dims first. */
@@ -183,8 +220,10 @@ static void compose_tensordot(dt_scope *s, const dt_args *a, dt_tensor **out, in
     for (int i = 0; i < da.n; i++) { /* a contracted size of 1 broadcasts: sum the other */
         int64_t dx = da.v[i] < 0 ? da.v[i] + dt_ndim(x) : da.v[i], dy = db.v[i] < 0 ? db.v[i] + dt_ndim(y) : db.v[i];
         if (dx < 0 || dy < 0 || dx >= dt_ndim(x) || dy >= dt_ndim(y)) break;
-        if (dt_shape(x)[dx] == 1 && dt_shape(y)[dy] != 1) y = dt_sum(s, y, DT_DIMS(dy), true, DT_DTYPE_NONE);
-        else if (dt_shape(y)[dy] == 1 && dt_shape(x)[dx] != 1) x = dt_sum(s, x, DT_DIMS(dx), true, DT_DTYPE_NONE);
+        if (dt_shape(x)[dx] == 1 && dt_shape(y)[dy] != 1)
+            y = dt_sum(s, y, DT_DIMS(dy), true, DT_DTYPE_NONE);
+        else if (dt_shape(y)[dy] == 1 && dt_shape(x)[dx] != 1)
+            x = dt_sum(s, x, DT_DIMS(dx), true, DT_DTYPE_NONE);
         if (!x || !y) return;
     }
     if (!(x = arrange(s, x, da, false, shape, &n1, &k1)) || !(y = arrange(s, y, db, true, other, &n2, &k2))) return;
@@ -197,7 +236,10 @@ static void compose_tensordot(dt_scope *s, const dt_args *a, dt_tensor **out, in
 }
 
 const dt_op dt_op_tensordot = {
-    .sig = "_tensordot(Tensor input, Tensor other, int[] dims_input, int[] dims_other) -> Tensor", .doc = PRODUCT_DOC("Sum of products over pairs of dimensions."), .where = DT_HIDDEN, .compose = compose_tensordot,
+    .sig = "_tensordot(Tensor input, Tensor other, int[] dims_input, int[] dims_other) -> Tensor",
+    .doc = PRODUCT_DOC("Sum of products over pairs of dimensions."),
+    .where = DT_HIDDEN,
+    .compose = compose_tensordot,
 };
 
 /* out[…, o] = sum over i, j of x1[…, i] weight[o, i, j] x2[…, j] */
@@ -211,7 +253,8 @@ static void compose_bilinear(dt_scope *s, const dt_args *a, dt_tensor **out, int
     int nd = dt_ndim(x);
     const int64_t *ws = dt_shape(w);
     if (dt_shape(x)[nd - 1] != ws[1] || dt_shape(y)[nd - 1] != ws[2]) {
-        fail(s, dt_fail(DT_E_SHAPE, "bilinear: the weight takes %lld and %lld features, got %lld and %lld", LL(ws[1]), LL(ws[2]), LL(dt_shape(x)[nd - 1]), LL(dt_shape(y)[nd - 1])));
+        fail(s, dt_fail(DT_E_SHAPE, "bilinear: the weight takes %lld and %lld features, got %lld and %lld", LL(ws[1]), LL(ws[2]), LL(dt_shape(x)[nd - 1]),
+                        LL(dt_shape(y)[nd - 1])));
         return;
     }
     int64_t shape[DT_MAX_DIM];
@@ -252,7 +295,10 @@ static void compose_kron(dt_scope *s, const dt_args *a, dt_tensor **out, int *n_
     dt_compose_out(dt_reshape(s, p, ((dt_dims){nd, os})), out, n_out);
 }
 const dt_op dt_op_kron = {
-    .sig = "kron(Tensor input, Tensor other) -> Tensor", .doc = "Kronecker product; the shapes, filled with ones from the left, are multiplied.", .where = DT_FN | DT_METHOD, .compose = compose_kron,
+    .sig = "kron(Tensor input, Tensor other) -> Tensor",
+    .doc = "Kronecker product; the shapes, filled with ones from the left, are multiplied.",
+    .where = DT_FN | DT_METHOD,
+    .compose = compose_kron,
 };
 
 static dt_tensor *turned(dt_scope *s, dt_tensor *x, int64_t dim, int64_t by) { /* x[by], x[by + 1], … (mod 3) */
@@ -280,10 +326,17 @@ static void compose_cross(dt_scope *s, const dt_args *a, dt_tensor **out, int *n
     dt_compose_out(cross(s, x, dt_arg_get_tensor(a, 1), dim), out, n_out);
 }
 const dt_op dt_op_cross = {
-    .sig = "cross(Tensor input, Tensor other, int? dim=None) -> Tensor", .doc = "Cross product of vectors of three along dim (default: the first dimension of size 3).", .where = DT_FN | DT_METHOD, .compose = compose_cross,
+    .sig = "cross(Tensor input, Tensor other, int? dim=None) -> Tensor",
+    .doc = "Cross product of vectors of three along dim (default: the first dimension of size 3).",
+    .where = DT_FN | DT_METHOD,
+    .compose = compose_cross,
 };
 const dt_op dt_op_linalg_cross = {
-    .sig = "linalg_cross(Tensor input, Tensor other, *, int dim=-1) -> Tensor", .doc = "Cross product of vectors of three along dim.", .also = "linalg.cross", .where = DT_FN, .compose = compose_linalg_cross,
+    .sig = "linalg_cross(Tensor input, Tensor other, *, int dim=-1) -> Tensor",
+    .doc = "Cross product of vectors of three along dim.",
+    .also = "linalg.cross",
+    .where = DT_FN,
+    .compose = compose_linalg_cross,
 };
 
 /* ---- powers and chains ---- */
@@ -308,8 +361,11 @@ static void compose_matrix_power(dt_scope *s, const dt_args *a, dt_tensor **out,
     dt_compose_out(r, out, n_out);
 }
 const dt_op dt_op_matrix_power = {
-    .sig = "matrix_power(Tensor input, int n) -> Tensor", .doc = "input multiplied n times by itself (its inverse for negative n; the identity for 0), for (…, m, m). RuntimeError if not square.",
-    .also = "linalg.matrix_power", .where = DT_FN | DT_METHOD, .compose = compose_matrix_power,
+    .sig = "matrix_power(Tensor input, int n) -> Tensor",
+    .doc = "input multiplied n times by itself (its inverse for negative n; the identity for 0), for (…, m, m). RuntimeError if not square.",
+    .also = "linalg.matrix_power",
+    .where = DT_FN | DT_METHOD,
+    .compose = compose_matrix_power,
 };
 
 enum { CHAIN = 32 };
@@ -351,8 +407,15 @@ static void compose_multi_dot(dt_scope *s, const dt_args *a, dt_tensor **out, in
     dt_compose_out(multiply(s, &c, 0, n - 1), out, n_out);
 }
 const dt_op dt_op_linalg_multi_dot = {
-    .sig = "linalg_multi_dot(Tensor[] tensors) -> Tensor", .doc = "Product of two or more matrices in the cheapest order; the first and last may be vectors.", .also = "linalg.multi_dot", .where = DT_FN, .compose = compose_multi_dot,
+    .sig = "linalg_multi_dot(Tensor[] tensors) -> Tensor",
+    .doc = "Product of two or more matrices in the cheapest order; the first and last may be vectors.",
+    .also = "linalg.multi_dot",
+    .where = DT_FN,
+    .compose = compose_multi_dot,
 };
 const dt_op dt_op_chain_matmul = {
-    .sig = "chain_matmul(Tensor[]... matrices) -> Tensor", .doc = "Product of matrices in the cheapest order.", .where = DT_FN, .compose = compose_multi_dot,
+    .sig = "chain_matmul(Tensor[]... matrices) -> Tensor",
+    .doc = "Product of matrices in the cheapest order.",
+    .where = DT_FN,
+    .compose = compose_multi_dot,
 };

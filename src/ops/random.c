@@ -21,13 +21,12 @@ static dt_status sized_infer(dt_node *n, double x, double y) {
     o->dtype = a->dtype == DT_DTYPE_NONE ? dt_default_dtype() : (dt_dtype)a->dtype;
     if (!dt_dtype_is_float(o->dtype))
         return dt_fail(DT_E_DTYPE, "%s: not implemented for %s: a float dtype is expected", dt_op_name(n->op), dt_dtype_name(o->dtype));
-    if (a->size.n > DT_MAX_DIM)
-        return dt_fail(DT_E_VALUE, "%s: %d dimensions; at most %d are supported", dt_op_name(n->op), a->size.n, DT_MAX_DIM);
+    if (a->size.n > DT_MAX_DIM) return dt_fail(DT_E_VALUE, "%s: %d dimensions; at most %d are supported", dt_op_name(n->op), a->size.n, DT_MAX_DIM);
     o->ndim = a->size.n;
     for (int i = 0; i < o->ndim; i++) {
         if (a->size.v[i] < 0)
-            return dt_fail(DT_E_SHAPE, "%s: Trying to create tensor with negative dimension %lld: dimension %d of the size",
-                           dt_op_name(n->op), (long long)a->size.v[i], i);
+            return dt_fail(DT_E_SHAPE, "%s: Trying to create tensor with negative dimension %lld: dimension %d of the size", dt_op_name(n->op),
+                           (long long)a->size.v[i], i);
         o->shape[i] = a->size.v[i];
     }
     return DT_OK;
@@ -67,8 +66,7 @@ static dt_status like_infer(dt_node *n) {
     n->out[0] = dt_meta_type(n->in[0]);
     if (a->dtype != DT_DTYPE_NONE) n->out[0].dtype = (dt_dtype)a->dtype;
     if (!dt_dtype_is_float(n->out[0].dtype))
-        return dt_fail(DT_E_DTYPE, "%s: not implemented for %s: a float dtype is expected", dt_op_name(n->op),
-                       dt_dtype_name(n->out[0].dtype));
+        return dt_fail(DT_E_DTYPE, "%s: not implemented for %s: a float dtype is expected", dt_op_name(n->op), dt_dtype_name(n->out[0].dtype));
     return DT_OK;
 }
 /* input's values are not read: a Partial is as good as a Replicate. */
@@ -107,13 +105,11 @@ const dt_op dt_op_randn_like = {
 static dt_status written_infer(dt_node *n) {
     n->out[0] = dt_meta_type(n->in[0]);
     if (!dt_dtype_is_float(n->out[0].dtype))
-        return dt_fail(DT_E_DTYPE, "%s: not implemented for %s: a float tensor is expected", dt_op_name(n->op),
-                       dt_dtype_name(n->out[0].dtype));
+        return dt_fail(DT_E_DTYPE, "%s: not implemented for %s: a float tensor is expected", dt_op_name(n->op), dt_dtype_name(n->out[0].dtype));
     return DT_OK;
 }
 static void zero_grad(dt_grad *g) { dt_grad_set(g, 0, dt_zeros_like(g->s, dt_grad_gy(g, 0), DT_DTYPE_NONE)); }
-#define FILLED(infer_fn, kernel) \
-    .where = DT_METHOD, .infer = infer_fn, .place = like_place, .grad = zero_grad, .kernels = {{DT_CPU, DT_ANY, kernel}}
+#define FILLED(infer_fn, kernel) .where = DT_METHOD, .infer = infer_fn, .place = like_place, .grad = zero_grad, .kernels = {{DT_CPU, DT_ANY, kernel}}
 #define PARAMS1(x)                                \
     {                                             \
         sizeof(dt_random_floats), {               \
@@ -138,8 +134,7 @@ DT_CPU_KERNEL(multinomial);
 DT_CPU_KERNEL(poisson);
 
 static dt_status uniform_infer(dt_node *n) {
-    if (!(P(n)->a <= P(n)->b))
-        return dt_fail(DT_E_SHAPE, "uniform_: expects to return a [from, to) range, but found from=%g > to=%g", P(n)->a, P(n)->b);
+    if (!(P(n)->a <= P(n)->b)) return dt_fail(DT_E_SHAPE, "uniform_: expects to return a [from, to) range, but found from=%g > to=%g", P(n)->a, P(n)->b);
     return written_infer(n);
 }
 const dt_op dt_op_uniform_ = {
@@ -236,8 +231,7 @@ static dt_status random_infer(dt_node *n) {
     if (a->low == DT_NO_INT) a->low = 0;
     if (a->high == DT_NO_INT) a->high = int_limit(n->out[0].dtype);
     if (a->low >= a->high)
-        return dt_fail(DT_E_SHAPE, "random_: expects 'from' to be less than 'to', but got from=%lld >= to=%lld", (long long)a->low,
-                       (long long)a->high);
+        return dt_fail(DT_E_SHAPE, "random_: expects 'from' to be less than 'to', but got from=%lld >= to=%lld", (long long)a->low, (long long)a->high);
     return DT_OK;
 }
 #define BOUNDS                                                                                \
@@ -291,8 +285,7 @@ static dt_status randint_infer(dt_node *n) {
     if (a->size.n > DT_MAX_DIM) return dt_fail(DT_E_VALUE, "randint: %d dimensions; at most %d are supported", a->size.n, DT_MAX_DIM);
     for (int i = 0; i < o->ndim; i++) {
         if (a->size.v[i] < 0)
-            return dt_fail(DT_E_SHAPE, "randint: Trying to create tensor with negative dimension %lld: dimension %d of the size",
-                           (long long)a->size.v[i], i);
+            return dt_fail(DT_E_SHAPE, "randint: Trying to create tensor with negative dimension %lld: dimension %d of the size", (long long)a->size.v[i], i);
         o->shape[i] = a->size.v[i];
     }
     return DT_OK;
@@ -312,9 +305,8 @@ const dt_op dt_op_randint_low = {
     .kernels = {{DT_CPU, DT_ANY, dt_cpu_random_int}},
 };
 static void randint_compose(dt_scope *s, const dt_args *a, dt_tensor **out, int *n_out) {
-    dt_compose_one(dt_randint_low(s, 0, a->a[0].i, (dt_dims){a->a[1].n, a->a[1].ints}, a->generator,
-                                  dt_arg_as_dtype(&a->a[3], DT_DTYPE_NONE), a->spec),
-                   out, n_out);
+    dt_compose_one(dt_randint_low(s, 0, a->a[0].i, (dt_dims){a->a[1].n, a->a[1].ints}, a->generator, dt_arg_as_dtype(&a->a[3], DT_DTYPE_NONE), a->spec), out,
+                   n_out);
 }
 const dt_op dt_op_randint = {
     .sig = "randint(int high, int[] size, *, Generator? generator=None, dtype? dtype=None) -> Tensor",
@@ -330,8 +322,8 @@ typedef struct randint_like_attr {
 static dt_status randint_like_infer(dt_node *n) {
     const randint_like_attr *a = n->attr;
     if (a->bounds.low >= a->bounds.high)
-        return dt_fail(DT_E_SHAPE, "randint_like: expects 'low' to be less than 'high', but got low=%lld >= high=%lld",
-                       (long long)a->bounds.low, (long long)a->bounds.high);
+        return dt_fail(DT_E_SHAPE, "randint_like: expects 'low' to be less than 'high', but got low=%lld >= high=%lld", (long long)a->bounds.low,
+                       (long long)a->bounds.high);
     n->out[0] = dt_meta_type(n->in[0]);
     if (a->dtype != DT_DTYPE_NONE) n->out[0].dtype = (dt_dtype)a->dtype;
     return DT_OK;
@@ -342,9 +334,7 @@ const dt_op dt_op_randint_like_low = {
     .where = DT_FN,
     .flags = DT_F_RANDOM,
     .attrs = {sizeof(randint_like_attr),
-              {{"low", offsetof(randint_like_attr, bounds.low)},
-               {"high", offsetof(randint_like_attr, bounds.high)},
-               DT_FIELD(randint_like_attr, dtype)}},
+              {{"low", offsetof(randint_like_attr, bounds.low)}, {"high", offsetof(randint_like_attr, bounds.high)}, DT_FIELD(randint_like_attr, dtype)}},
     .infer = randint_like_infer,
     .place = like_place,
     .kernels = {{DT_CPU, DT_ANY, dt_cpu_random_int}},
@@ -369,8 +359,7 @@ static dt_status randperm_infer(dt_node *n) {
     if (a->n < 0) return dt_fail(DT_E_SHAPE, "randperm: n must be non-negative, got %lld", (long long)a->n);
     n->out[0] = (dt_type){.ndim = 1, .shape = {a->n}, .dtype = a->dtype == DT_DTYPE_NONE ? DT_int64 : (dt_dtype)a->dtype};
     if (n->out[0].dtype == DT_bool || a->n > int_limit(n->out[0].dtype))
-        return dt_fail(DT_E_SHAPE, "randperm: n is too large for result tensor type: %lld for %s", (long long)a->n,
-                       dt_dtype_name(n->out[0].dtype));
+        return dt_fail(DT_E_SHAPE, "randperm: n is too large for result tensor type: %lld for %s", (long long)a->n, dt_dtype_name(n->out[0].dtype));
     return DT_OK;
 }
 const dt_op dt_op_randperm = {
@@ -389,8 +378,7 @@ static dt_status multinomial_infer(dt_node *n) {
     if (m->ndim < 1 || m->ndim > 2) return dt_fail(DT_E_SHAPE, "multinomial: prob_dist must be 1 or 2 dim, got %d", m->ndim);
     if (!dt_dtype_is_float((dt_dtype)m->dtype))
         return dt_fail(DT_E_DTYPE, "multinomial: only supports floating-point dtypes for input, got %s", dt_dtype_name((dt_dtype)m->dtype));
-    if (a->num_samples <= 0)
-        return dt_fail(DT_E_SHAPE, "multinomial: cannot sample n_sample <= 0 samples, got %lld", (long long)a->num_samples);
+    if (a->num_samples <= 0) return dt_fail(DT_E_SHAPE, "multinomial: cannot sample n_sample <= 0 samples, got %lld", (long long)a->num_samples);
     if (!a->replacement && a->num_samples > m->shape[m->ndim - 1])
         return dt_fail(DT_E_SHAPE, "multinomial: cannot sample n_sample > prob_dist.size(-1) samples without replacement: %lld > %lld",
                        (long long)a->num_samples, (long long)m->shape[m->ndim - 1]);

@@ -38,7 +38,9 @@ const dt_op dt_op_flip = {
     .doc = "A copy with the order of the entries along dims reversed.",
     .where = DT_FN | DT_METHOD,
     .attrs = DT_ATTRS(dt_flip_attr, DT_FIELD(dt_flip_attr, dims)),
-    .infer = infer_flip, .place = place_flip, .grad = grad_flip,
+    .infer = infer_flip,
+    .place = place_flip,
+    .grad = grad_flip,
     .kernels = {{DT_CPU, DT_ANY, dt_cpu_flip}},
 };
 static void compose_flip_dim(dt_scope *s, const dt_args *a, int dim, const char *name, dt_tensor **out, int *n_out) {
@@ -137,14 +139,17 @@ static dt_status pad_shape(dt_node *n, const dt_ints *pad) {
     const dt_meta *m = n->in[0];
     if (pad->n % 2) return dt_fail(DT_E_SHAPE, "Length of pad must be even but instead it equals %d", pad->n);
     if (pad->n / 2 > m->ndim)
-        return dt_fail(DT_E_SHAPE, "Length of pad should be no more than twice the number of dimensions of the input. Pad length is %d while the input has %d dimensions.",
+        return dt_fail(DT_E_SHAPE,
+                       "Length of pad should be no more than twice the number of dimensions of the input. Pad length is %d while the input has %d dimensions.",
                        pad->n, m->ndim);
     n->out[0] = dt_meta_type(m);
     for (int i = 0; i < pad->n / 2; i++) {
         int d = m->ndim - 1 - i;
         int64_t lo = pad->v[2 * i], hi = pad->v[2 * i + 1], size = m->shape[d] + lo + hi;
         if (size < 0)
-            return dt_fail(DT_E_SHAPE, "The input size %lld, plus negative padding %lld and %lld, resulted in a negative output size, which is invalid. Check dimension %d of your input.",
+            return dt_fail(DT_E_SHAPE,
+                           "The input size %lld, plus negative padding %lld and %lld, resulted in a negative output size, which is invalid. Check dimension %d "
+                           "of your input.",
                            (long long)m->shape[d], (long long)lo, (long long)hi, d);
         n->out[0].shape[d] = size;
     }
@@ -173,7 +178,9 @@ const dt_op dt_op_constant_pad_nd = {
            "ones cut off.",
     .where = DT_FN,
     .attrs = DT_ATTRS(dt_pad_attr, DT_FIELD(dt_pad_attr, pad)),
-    .infer = infer_constant_pad, .place = place_constant_pad, .grad = grad_constant_pad,
+    .infer = infer_constant_pad,
+    .place = place_constant_pad,
+    .grad = grad_constant_pad,
     .kernels = {{DT_CPU, DT_ANY, dt_cpu_constant_pad}},
 };
 
@@ -191,7 +198,9 @@ const dt_op dt_op__pad_mode = {
     .doc = "Padding with the input's own entries; mode 1: reflect, 2: replicate, 3: circular.",
     .where = DT_HIDDEN,
     .attrs = DT_ATTRS(dt_pad_attr, DT_FIELD(dt_pad_attr, pad), DT_FIELD(dt_pad_attr, mode)),
-    .infer = infer_pad_mode, .place = place_pad_mode, .grad = grad_pad_mode,
+    .infer = infer_pad_mode,
+    .place = place_pad_mode,
+    .grad = grad_pad_mode,
     .kernels = {{DT_CPU, DT_ANY, dt_cpu_pad_mode}},
 };
 static dt_status infer_pad_mode_backward(dt_node *n) {
@@ -213,7 +222,9 @@ const dt_op dt_op__pad_mode_backward = {
     .doc = "Each entry's gradient: the sum over the padded entries that came from it.",
     .where = DT_HIDDEN,
     .attrs = DT_ATTRS(dt_pad_attr, DT_FIELD(dt_pad_attr, sizes), DT_FIELD(dt_pad_attr, pad), DT_FIELD(dt_pad_attr, mode)),
-    .infer = infer_pad_mode_backward, .place = place_pad_mode_backward, .grad = grad_pad_mode_backward,
+    .infer = infer_pad_mode_backward,
+    .place = place_pad_mode_backward,
+    .grad = grad_pad_mode_backward,
     .kernels = {{DT_CPU, DT_ANY, dt_cpu_pad_mode_backward, DT_K_CONTIGUOUS}},
 };
 
@@ -221,19 +232,22 @@ const dt_op dt_op__pad_mode_backward = {
 static bool check_pad_mode(dt_scope *s, dt_tensor *x, dt_dims pad, int mode, const char *text) {
     int nd = dt_ndim(x), k = pad.n / 2;
     if (!(k >= 1 && k <= 3 && pad.n == 2 * k && (nd == k + 1 || nd == k + 2))) {
-        dt_scope_fail(s, dt_fail(DT_E_NOTIMPL, "Only 2D, 3D, 4D, 5D padding with non-constant padding are supported for now: mode '%s', %d dimensions, pad of %d numbers", text, nd, pad.n));
+        dt_scope_fail(s, dt_fail(DT_E_NOTIMPL,
+                                 "Only 2D, 3D, 4D, 5D padding with non-constant padding are supported for now: mode '%s', %d dimensions, pad of %d numbers",
+                                 text, nd, pad.n));
         return false;
     }
     for (int i = 0; i < pad.n; i++) {
         int64_t size = dt_shape(x)[nd - 1 - i / 2];
         if (mode == 1 && pad.v[i] >= size) {
-            dt_scope_fail(s, dt_fail(DT_E_SHAPE, "Padding size should be less than the corresponding input dimension, but got: padding %lld at dimension %d of size %lld",
+            dt_scope_fail(s, dt_fail(DT_E_SHAPE,
+                                     "Padding size should be less than the corresponding input dimension, but got: padding %lld at dimension %d of size %lld",
                                      (long long)pad.v[i], nd - 1 - i / 2, (long long)size));
             return false;
         }
         if (mode == 3 && pad.v[i] > size) {
-            dt_scope_fail(s, dt_fail(DT_E_SHAPE, "Padding value causes wrapping around more than once: padding %lld at dimension %d of size %lld", (long long)pad.v[i],
-                                     nd - 1 - i / 2, (long long)size));
+            dt_scope_fail(s, dt_fail(DT_E_SHAPE, "Padding value causes wrapping around more than once: padding %lld at dimension %d of size %lld",
+                                     (long long)pad.v[i], nd - 1 - i / 2, (long long)size));
             return false;
         }
         if (mode == 2 && size == 0 && pad.v[i] > 0) {
@@ -337,7 +351,8 @@ static void compose_combinations(dt_scope *s, const dt_args *a, dt_tensor **out,
     int64_t r = dt_arg_get_int(a, 1, 2), c[MAX_R], n = dt_numel(x), count = 0, cap = 0, *rows = NULL;
     bool repeats = dt_arg_get_bool(a, 2, false);
     if (dt_ndim(x) != 1 || r < 0 || r > MAX_R) {
-        dt_scope_fail(s, dt_fail(DT_E_SHAPE, "combinations: expects a 1D vector and r in 0 to %d, but got %d dimensions and r=%lld", MAX_R, dt_ndim(x), (long long)r));
+        dt_scope_fail(
+            s, dt_fail(DT_E_SHAPE, "combinations: expects a 1D vector and r in 0 to %d, but got %d dimensions and r=%lld", MAX_R, dt_ndim(x), (long long)r));
         return;
     }
     bool more = r > 0 && (repeats ? n > 0 : n >= r);

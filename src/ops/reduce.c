@@ -21,8 +21,7 @@ DT_CPU_KERNEL(min_dim);
 DT_CPU_KERNEL(argmax);
 DT_CPU_KERNEL(argmin);
 
-#define REDUCE_ATTRS \
-    DT_ATTRS(dt_reduce_attr, DT_FIELD(dt_reduce_attr, dim), DT_FIELD(dt_reduce_attr, keepdim), DT_FIELD(dt_reduce_attr, dtype))
+#define REDUCE_ATTRS DT_ATTRS(dt_reduce_attr, DT_FIELD(dt_reduce_attr, dim), DT_FIELD(dt_reduce_attr, keepdim), DT_FIELD(dt_reduce_attr, dtype))
 
 /* g, the gradient of a reduction over dims of a tensor with ndim dimensions, with the reduced dimensions back as ones. */
 static dt_tensor *unreduce(dt_scope *s, dt_tensor *g, const dt_ints *dims, bool keepdim, int ndim) {
@@ -81,8 +80,7 @@ static dt_status mean_infer(dt_node *n) {
     dt_reduce_attr *a = n->attr;
     dt_dtype t = a->dtype != DT_DTYPE_NONE ? (dt_dtype)a->dtype : (dt_dtype)n->in[0]->dtype;
     if (!dt_dtype_is_float(t))
-        return dt_fail(DT_E_DTYPE,
-                       "mean(): could not infer output dtype. Input dtype must be either a floating point or complex dtype. Got: %s",
+        return dt_fail(DT_E_DTYPE, "mean(): could not infer output dtype. Input dtype must be either a floating point or complex dtype. Got: %s",
                        dt_dtype_name(t));
     return sum_infer(n);
 }
@@ -161,8 +159,7 @@ const dt_op dt_op_prod_dim = {
     .sig = "prod.dim(Tensor input, int dim, bool keepdim=False, *, dtype? dtype=None) -> Tensor",
     .doc = "The product over one dimension.",
     .where = DT_FN | DT_METHOD,
-    .attrs = {sizeof(prod_attr),
-              {{"dim", offsetof(prod_attr, dim)}, {"keepdim", offsetof(prod_attr, r.keepdim)}, {"dtype", offsetof(prod_attr, r.dtype)}}},
+    .attrs = {sizeof(prod_attr), {{"dim", offsetof(prod_attr, dim)}, {"keepdim", offsetof(prod_attr, r.keepdim)}, {"dtype", offsetof(prod_attr, r.dtype)}}},
     .flags = DT_F_STRIDED,
     .infer = prod_dim_infer,
     .place = prod_place,
@@ -314,8 +311,7 @@ static dt_status max_dim_infer(dt_node *n) {
     dt_dim_attr *a = n->attr;
     const dt_meta *m = n->in[0];
     DT_TRY(dt_dim_wrap(&a->dim, m->ndim));
-    if (m->ndim && m->shape[a->dim] == 0)
-        return dt_fail(DT_E_INDEX, "%s(): Expected reduction dim %d to have non-zero size.", dt_op_name(n->op), (int)a->dim);
+    if (m->ndim && m->shape[a->dim] == 0) return dt_fail(DT_E_INDEX, "%s(): Expected reduction dim %d to have non-zero size.", dt_op_name(n->op), (int)a->dim);
     dt_ints dims = {1, {a->dim}};
     DT_TRY(dt_infer_reduce(n, &dims, a->keepdim));
     if (n->n_out > 1) n->out[1] = n->out[0];
@@ -391,18 +387,14 @@ static dt_status argmax_infer(dt_node *n) {
     const dt_meta *m = n->in[0];
     if (a->dim != DT_NO_INT) return max_dim_infer(n);
     if (m->numel == 0)
-        return dt_fail(
-            DT_E_INDEX,
-            "%s(): Expected reduction dim to be specified for input.numel() == 0. Specify the reduction dim with the 'dim' argument.",
-            dt_op_name(n->op));
+        return dt_fail(DT_E_INDEX, "%s(): Expected reduction dim to be specified for input.numel() == 0. Specify the reduction dim with the 'dim' argument.",
+                       dt_op_name(n->op));
     dt_ints dims = {0, {0}};
     DT_TRY(dt_infer_reduce(n, &dims, a->keepdim));
     n->out[0].dtype = DT_int64;
     return DT_OK;
 }
-static dt_status argmax_place(const dt_node *n, dt_rules *r) {
-    return ((const dt_dim_attr *)n->attr)->dim == DT_NO_INT ? DT_OK : max_dim_place(n, r);
-}
+static dt_status argmax_place(const dt_node *n, dt_rules *r) { return ((const dt_dim_attr *)n->attr)->dim == DT_NO_INT ? DT_OK : max_dim_place(n, r); }
 const dt_op dt_op_argmax = {
     .sig = "argmax(Tensor input, int? dim=None, bool keepdim=False) -> Tensor",
     .doc = "The index of the first largest element along `dim`, or in the flattened input; a NaN counts as largest.",

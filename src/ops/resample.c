@@ -45,7 +45,8 @@ static dt_status infer_resample(dt_node *n) {
     const dt_meta *x = n->in[0];
     if (x->ndim < 3 || x->ndim > 5 || a->size.n != x->ndim - 2)
         return dt_fail(DT_E_SHAPE, "interpolate: expected (N, C, size…) and %d sizes, got %d dimensions and %d sizes", x->ndim - 2, x->ndim, a->size.n);
-    if (!dt_dtype_is_float((dt_dtype)x->dtype)) return dt_fail(DT_E_DTYPE, "interpolate: not implemented for %s; expected a float dtype", dt_dtype_name((dt_dtype)x->dtype));
+    if (!dt_dtype_is_float((dt_dtype)x->dtype))
+        return dt_fail(DT_E_DTYPE, "interpolate: not implemented for %s; expected a float dtype", dt_dtype_name((dt_dtype)x->dtype));
     static const char *const modes[] = {"nearest", "nearest-exact", "linear", "cubic"};
     bool known = false;
     for (int i = 0; i < 4; i++) known |= !strcmp(a->mode, modes[i]);
@@ -73,7 +74,7 @@ static size_t scratch_resample(const dt_kctx *c) { return dt_resample_tables(c->
 static size_t scratch_resample_backward(const dt_kctx *c) { return dt_resample_tables(c->in[0].shape, c->in[0].ndim) + sums(&c->out[0]); }
 static size_t scratch_col2im(const dt_kctx *c) { return sums(&c->out[0]); }
 
-#define RESAMPLE_FIELDS                                                                                                                  \
+#define RESAMPLE_FIELDS                                                                                                                                \
     DT_FIELD(dt_resample_attr, size), DT_FIELD(dt_resample_attr, mode), DT_FIELD(dt_resample_attr, align_corners), DT_FIELD(dt_resample_attr, scale0), \
         DT_FIELD(dt_resample_attr, scale1), DT_FIELD(dt_resample_attr, scale2)
 
@@ -108,13 +109,15 @@ static dt_status columns_of(const dt_patch_attr *a, int64_t H, int64_t W, int64_
     for (int i = 0; i < 4; i++) {
         if (lists[i]->n != 2) return dt_fail(DT_E_SHAPE, "unfold: expected %s of two ints, got %d", names[i], lists[i]->n);
         for (int d = 0; d < 2; d++)
-            if (lists[i]->v[d] < (i != 2)) return dt_fail(DT_E_SHAPE, "unfold: %s should be %s, got %lld", names[i], i == 2 ? "non-negative" : "greater than zero", LL(lists[i]->v[d]));
+            if (lists[i]->v[d] < (i != 2))
+                return dt_fail(DT_E_SHAPE, "unfold: %s should be %s, got %lld", names[i], i == 2 ? "non-negative" : "greater than zero", LL(lists[i]->v[d]));
     }
     *L = 1;
     for (int d = 0; d < 2; d++) {
         int64_t room = size[d] + 2 * a->padding.v[d] - a->dilation.v[d] * (a->kernel.v[d] - 1) - 1;
         if (room < 0)
-            return dt_fail(DT_E_SHAPE, "unfold: a kernel of %lld (dilation %lld) does not fit an input of %lld (padding %lld)", LL(a->kernel.v[d]), LL(a->dilation.v[d]), LL(size[d]), LL(a->padding.v[d]));
+            return dt_fail(DT_E_SHAPE, "unfold: a kernel of %lld (dilation %lld) does not fit an input of %lld (padding %lld)", LL(a->kernel.v[d]),
+                           LL(a->dilation.v[d]), LL(size[d]), LL(a->padding.v[d]));
         *L *= room / a->stride.v[d] + 1;
     }
     return DT_OK;
@@ -141,7 +144,8 @@ static dt_status infer_col2im(dt_node *n) {
     DT_TRY(columns_of(a, a->size.v[0], a->size.v[1], &L));
     int64_t k = a->kernel.v[0] * a->kernel.v[1];
     if (x->shape[1] % k || x->shape[2] != L)
-        return dt_fail(DT_E_SHAPE, "fold: expected (N, C * %lld, %lld) for this output_size, got (%lld, %lld, %lld)", LL(k), LL(L), LL(x->shape[0]), LL(x->shape[1]), LL(x->shape[2]));
+        return dt_fail(DT_E_SHAPE, "fold: expected (N, C * %lld, %lld) for this output_size, got (%lld, %lld, %lld)", LL(k), LL(L), LL(x->shape[0]),
+                       LL(x->shape[1]), LL(x->shape[2]));
     n->out[0] = (dt_type){(dt_dtype)x->dtype, 4, {x->shape[0], x->shape[1] / k, a->size.v[0], a->size.v[1]}};
     return DT_OK;
 }
@@ -149,7 +153,8 @@ static dt_status infer_col2im(dt_node *n) {
 static dt_dims dims(const dt_ints *l) { return (dt_dims){l->n, l->v}; }
 static void grad_im2col(dt_grad *g) {
     const dt_patch_attr *a = dt_grad_attr(g);
-    dt_grad_set(g, 0, dt_col2im(g->s, dt_grad_gy(g, 0), spatial(dt_grad_in_meta(g, 0)), dims(&a->kernel), dims(&a->dilation), dims(&a->padding), dims(&a->stride)));
+    dt_grad_set(g, 0,
+                dt_col2im(g->s, dt_grad_gy(g, 0), spatial(dt_grad_in_meta(g, 0)), dims(&a->kernel), dims(&a->dilation), dims(&a->padding), dims(&a->stride)));
 }
 static void grad_col2im(dt_grad *g) {
     const dt_patch_attr *a = dt_grad_attr(g);
@@ -200,7 +205,8 @@ static void compose_fold(dt_scope *s, const dt_args *a, dt_tensor **out, int *n_
     dt_tensor *x = dt_arg_get_tensor(a, 0);
     bool added = dt_ndim(x) == 2;
     *n_out = 1;
-    dt_tensor *y = dt_col2im(s, added ? dt_unsqueeze(s, x, 0) : x, two(a, 1, 1, v[0]), two(a, 2, 1, v[1]), two(a, 3, 1, v[2]), two(a, 4, 0, v[3]), two(a, 5, 1, v[4]));
+    dt_tensor *y =
+        dt_col2im(s, added ? dt_unsqueeze(s, x, 0) : x, two(a, 1, 1, v[0]), two(a, 2, 1, v[1]), two(a, 3, 1, v[2]), two(a, 4, 0, v[3]), two(a, 5, 1, v[4]));
     dt_compose_out(added ? dt_squeeze(s, y, DT_DIMS(0)) : y, out, n_out);
 }
 
@@ -247,8 +253,12 @@ static void shuffle(dt_scope *s, dt_tensor *x, int64_t r, bool up, dt_tensor **o
     dt_tensor *y = dt_permute(s, dt_reshape(s, x, ((dt_dims){b + 5, mid})), ((dt_dims){b + 5, perm}));
     dt_compose_out(dt_reshape(s, y, ((dt_dims){nd, end})), out, n_out);
 }
-static void compose_shuffle(dt_scope *s, const dt_args *a, dt_tensor **out, int *n_out) { shuffle(s, dt_arg_get_tensor(a, 0), dt_arg_get_int(a, 1, 1), true, out, n_out); }
-static void compose_unshuffle(dt_scope *s, const dt_args *a, dt_tensor **out, int *n_out) { shuffle(s, dt_arg_get_tensor(a, 0), dt_arg_get_int(a, 1, 1), false, out, n_out); }
+static void compose_shuffle(dt_scope *s, const dt_args *a, dt_tensor **out, int *n_out) {
+    shuffle(s, dt_arg_get_tensor(a, 0), dt_arg_get_int(a, 1, 1), true, out, n_out);
+}
+static void compose_unshuffle(dt_scope *s, const dt_args *a, dt_tensor **out, int *n_out) {
+    shuffle(s, dt_arg_get_tensor(a, 0), dt_arg_get_int(a, 1, 1), false, out, n_out);
+}
 
 const dt_op dt_op_pixel_shuffle = {
     .sig = "pixel_shuffle(Tensor input, int upscale_factor) -> Tensor",

@@ -6,8 +6,8 @@
 
 /* resample: each spatial dimension of (N, C, size…) to size.v, by taps per output index. */
 typedef struct dt_resample_attr {
-    dt_ints size;       /* resample: of the result; its gradient: of the input */
-    const char *mode;   /* nearest, nearest-exact, linear, cubic */
+    dt_ints size;     /* resample: of the result; its gradient: of the input */
+    const char *mode; /* nearest, nearest-exact, linear, cubic */
     bool align_corners;
     double scale0, scale1, scale2; /* factors by which sizes grow, or NaN: sizes alone count */
 } dt_resample_attr;

@@ -34,9 +34,7 @@ static dt_status same_infer(dt_node *n) {
     if (n->n_out > 1) n->out[1].dtype = DT_int64;
     return DT_OK;
 }
-static dt_status place(const dt_node *n, dt_rules *r) {
-    return dt_place_except(n, r, n->in[0]->ndim ? 1u << ((const dt_dim_attr *)n->attr)->dim : 0);
-}
+static dt_status place(const dt_node *n, dt_rules *r) { return dt_place_except(n, r, n->in[0]->ndim ? 1u << ((const dt_dim_attr *)n->attr)->dim : 0); }
 /* cumsum is linear */
 static dt_status sum_place(const dt_node *n, dt_rules *r) {
     DT_TRY(place(n, r));

@@ -108,8 +108,9 @@ static dt_status parse_type(cursor *c, dt_param *p) {
     static const struct {
         const char *name;
         uint8_t kind;
-    } kinds[] = {{"Tensor", DT_PK_TENSOR}, {"Value", DT_PK_VALUE}, {"Scalar", DT_PK_SCALAR}, {"int", DT_PK_INT},     {"float", DT_PK_FLOAT},
-                 {"bool", DT_PK_BOOL},     {"str", DT_PK_STR},     {"dtype", DT_PK_DTYPE},   {"Generator", DT_PK_GENERATOR}};
+    } kinds[] = {{"Tensor", DT_PK_TENSOR}, {"Value", DT_PK_VALUE}, {"Scalar", DT_PK_SCALAR},
+                 {"int", DT_PK_INT},       {"float", DT_PK_FLOAT}, {"bool", DT_PK_BOOL},
+                 {"str", DT_PK_STR},       {"dtype", DT_PK_DTYPE}, {"Generator", DT_PK_GENERATOR}};
     char w[24];
     if (!word(c, w, sizeof w)) return bad(c, "expected a type");
     size_t k = 0, n = sizeof kinds / sizeof *kinds;

@@ -134,7 +134,8 @@ const dt_op dt_op_slice = {
     .where = DT_HIDDEN,
     .attrs = DT_ATTRS(dt_slice_attr, SLICE_FIELDS),
     .flags = DT_F_STRIDED,
-    .infer = infer_slice, SLICE,
+    .infer = infer_slice,
+    SLICE,
 };
 static dt_status infer_narrow(dt_node *n) {
     dt_slice_attr *a = n->attr;
@@ -159,7 +160,8 @@ const dt_op dt_op_narrow = {
     .where = DT_FN | DT_METHOD,
     .attrs = DT_ATTRS(dt_slice_attr, DT_FIELD(dt_slice_attr, dim), DT_FIELD(dt_slice_attr, start), DT_FIELD(dt_slice_attr, length)),
     .flags = DT_F_STRIDED,
-    .infer = infer_narrow, SLICE,
+    .infer = infer_narrow,
+    SLICE,
 };
 
 static dt_status infer_slice_scatter(dt_node *n) {
@@ -192,7 +194,10 @@ const dt_op dt_op_slice_scatter = {
     .doc = "A copy of input with input[..., start:end:step, ...] along dim replaced by src, which has the slice's shape or is a number.",
     .where = DT_FN | DT_METHOD,
     .attrs = DT_ATTRS(dt_slice_attr, SLICE_FIELDS),
-    .infer = infer_slice_scatter, .place = place_slice_scatter, .grad = grad_slice_scatter, .inplace = true,
+    .infer = infer_slice_scatter,
+    .place = place_slice_scatter,
+    .grad = grad_slice_scatter,
+    .inplace = true,
     .kernels = {{DT_CPU, DT_ANY, dt_cpu_slice_scatter}},
 };
 static dt_status infer_slice_backward(dt_node *n) { return infer_sizes(n, &((dt_slice_attr *)n->attr)->sizes); }
@@ -212,7 +217,9 @@ const dt_op dt_op_slice_backward = {
     .doc = "Zeros of shape sizes with the slice replaced by grad_output.",
     .where = DT_HIDDEN,
     .attrs = DT_ATTRS(dt_slice_attr, DT_FIELD(dt_slice_attr, sizes), SLICE_FIELDS),
-    .infer = infer_slice_backward, .place = place_slice_backward, .grad = grad_slice_backward,
+    .infer = infer_slice_backward,
+    .place = place_slice_backward,
+    .grad = grad_slice_backward,
     .kernels = {{DT_CPU, DT_ANY, dt_cpu_slice_backward}},
 };
 
@@ -265,7 +272,11 @@ const dt_op dt_op_select = {
     .where = DT_FN | DT_METHOD,
     .attrs = DT_ATTRS(dt_slice_attr, DT_FIELD(dt_slice_attr, dim), DT_FIELD(dt_slice_attr, index)),
     .flags = DT_F_STRIDED,
-    .infer = infer_select, .place = place_select, .grad = grad_select, .alias = alias_select, .unview = unview_select,
+    .infer = infer_select,
+    .place = place_select,
+    .grad = grad_select,
+    .alias = alias_select,
+    .unview = unview_select,
 };
 static void compose_select_scatter(dt_scope *s, const dt_args *a, dt_tensor **out, int *n_out) {
     dt_tensor *x = dt_arg_get_tensor(a, 0), *src = dt_arg_get_tensor(a, 1);
@@ -336,7 +347,11 @@ const dt_op dt_op_diagonal = {
     .doc = "The diagonal of dimensions dim1 and dim2, offset above (or below, negative) the main one, as the last dimension.",
     .where = DT_FN | DT_METHOD,
     .attrs = DT_ATTRS(dt_diagonal_attr, DIAGONAL_FIELDS),
-    .infer = infer_diagonal, .place = place_diagonal, .grad = grad_diagonal, .alias = alias_diagonal, .unview = unview_diagonal,
+    .infer = infer_diagonal,
+    .place = place_diagonal,
+    .grad = grad_diagonal,
+    .alias = alias_diagonal,
+    .unview = unview_diagonal,
 };
 const dt_op dt_op_linalg_diagonal = {
     .sig = "linalg_diagonal(Tensor A, *, int offset=0, int dim1=-2, int dim2=-1) -> Tensor",
@@ -344,7 +359,11 @@ const dt_op dt_op_linalg_diagonal = {
     .also = "linalg.diagonal",
     .where = DT_FN,
     .attrs = DT_ATTRS(dt_diagonal_attr, DIAGONAL_FIELDS),
-    .infer = infer_diagonal, .place = place_diagonal, .grad = grad_diagonal, .alias = alias_diagonal, .unview = unview_diagonal,
+    .infer = infer_diagonal,
+    .place = place_diagonal,
+    .grad = grad_diagonal,
+    .alias = alias_diagonal,
+    .unview = unview_diagonal,
 };
 static dt_status infer_diagonal_scatter(dt_node *n) {
     dt_view whole, part;
@@ -371,7 +390,10 @@ const dt_op dt_op_diagonal_scatter = {
     .doc = "A copy of input with its diagonal replaced by src, which has the diagonal's shape or is a number.",
     .where = DT_FN | DT_METHOD,
     .attrs = DT_ATTRS(dt_diagonal_attr, DIAGONAL_FIELDS),
-    .infer = infer_diagonal_scatter, .place = place_diagonal_scatter, .grad = grad_diagonal_scatter, .inplace = true,
+    .infer = infer_diagonal_scatter,
+    .place = place_diagonal_scatter,
+    .grad = grad_diagonal_scatter,
+    .inplace = true,
     .kernels = {{DT_CPU, DT_ANY, dt_cpu_diagonal_scatter}},
 };
 static dt_status infer_diagonal_backward(dt_node *n) { return infer_sizes(n, &((dt_diagonal_attr *)n->attr)->sizes); }
@@ -389,7 +411,9 @@ const dt_op dt_op_diagonal_backward = {
     .doc = "Zeros of shape sizes with the diagonal replaced by grad_output.",
     .where = DT_HIDDEN,
     .attrs = DT_ATTRS(dt_diagonal_attr, DT_FIELD(dt_diagonal_attr, sizes), DIAGONAL_FIELDS),
-    .infer = infer_diagonal_backward, .place = place_diagonal_backward, .grad = grad_diagonal_backward,
+    .infer = infer_diagonal_backward,
+    .place = place_diagonal_backward,
+    .grad = grad_diagonal_backward,
     .kernels = {{DT_CPU, DT_ANY, dt_cpu_diagonal_backward}},
 };
 
@@ -401,7 +425,8 @@ static dt_status infer_unfold(dt_node *n) {
     int64_t have = m->ndim ? m->shape[a->dimension] : 1;
     if (a->size < 0) return dt_fail(DT_E_SHAPE, "size is %lld but must be >= 0", (long long)a->size);
     if (a->size > have)
-        return dt_fail(DT_E_SHAPE, "maximum size for tensor at dimension %lld is %lld but size is %lld", (long long)a->dimension, (long long)have, (long long)a->size);
+        return dt_fail(DT_E_SHAPE, "maximum size for tensor at dimension %lld is %lld but size is %lld", (long long)a->dimension, (long long)have,
+                       (long long)a->size);
     if (a->step <= 0) return dt_fail(DT_E_SHAPE, "step is %lld but must be > 0", (long long)a->step);
     if (m->ndim == DT_MAX_DIM) return dt_fail(DT_E_VALUE, "unfold: more than %d dimensions", DT_MAX_DIM);
     n->out[0] = dt_meta_type(m);
@@ -438,7 +463,11 @@ const dt_op dt_op_unfold = {
     .doc = "All windows of size elements along dimension, step apart, as a new last dimension. Cannot be written through.",
     .where = DT_METHOD,
     .attrs = DT_ATTRS(dt_unfold_attr, UNFOLD_FIELDS),
-    .infer = infer_unfold, .place = place_unfold, .grad = grad_unfold, .alias = alias_unfold, .unview = unview_refused,
+    .infer = infer_unfold,
+    .place = place_unfold,
+    .grad = grad_unfold,
+    .alias = alias_unfold,
+    .unview = unview_refused,
 };
 static dt_status infer_unfold_backward(dt_node *n) { return infer_sizes(n, &((dt_unfold_attr *)n->attr)->sizes); }
 static dt_status place_unfold_backward(const dt_node *n, dt_rules *r) {
@@ -455,15 +484,16 @@ const dt_op dt_op_unfold_backward = {
     .doc = "Each element of a tensor of shape sizes is the sum of grad_output over the windows it lies in.",
     .where = DT_HIDDEN,
     .attrs = DT_ATTRS(dt_unfold_attr, DT_FIELD(dt_unfold_attr, sizes), UNFOLD_FIELDS),
-    .infer = infer_unfold_backward, .place = place_unfold_backward, .grad = grad_unfold_backward,
+    .infer = infer_unfold_backward,
+    .place = place_unfold_backward,
+    .grad = grad_unfold_backward,
     .kernels = {{DT_CPU, DT_ANY, dt_cpu_unfold_backward}},
 };
 
 /* ---- explicit strides, of the contiguous input ---- */
 static dt_status strided_check(dt_strided_attr *a, int64_t numel) {
     if (a->storage_offset == DT_NO_INT) a->storage_offset = 0;
-    if (a->size.n != a->stride.n)
-        return dt_fail(DT_E_SHAPE, "as_strided: mismatch in length of strides (%d) and shape (%d)", a->stride.n, a->size.n);
+    if (a->size.n != a->stride.n) return dt_fail(DT_E_SHAPE, "as_strided: mismatch in length of strides (%d) and shape (%d)", a->stride.n, a->size.n);
     if (a->size.n > DT_MAX_DIM) return dt_fail(DT_E_VALUE, "as_strided: more than %d dimensions", DT_MAX_DIM);
     if (a->storage_offset < 0) return dt_fail(DT_E_SHAPE, "as_strided: storage_offset must be non-negative, got %lld", (long long)a->storage_offset);
     int64_t last = a->storage_offset, total = 1, step;
@@ -495,8 +525,9 @@ static bool alias_as_strided(dt_alias *x) {
 static dt_dims ints_dims(const dt_ints *v) { return (dt_dims){v->n, v->v}; }
 static void grad_as_strided(dt_grad *g) {
     const dt_strided_attr *a = dt_grad_attr(g);
-    dt_grad_set(g, 0, dt_as_strided_backward(g->s, dt_grad_gy(g, 0), dt_meta_dims(dt_grad_in_meta(g, 0)), ints_dims(&a->size), ints_dims(&a->stride),
-                                             a->storage_offset));
+    dt_grad_set(
+        g, 0,
+        dt_as_strided_backward(g->s, dt_grad_gy(g, 0), dt_meta_dims(dt_grad_in_meta(g, 0)), ints_dims(&a->size), ints_dims(&a->stride), a->storage_offset));
 }
 static void unview_as_strided(dt_scope *s, const dt_call *c, int out_index, dt_tensor *base, dt_tensor *value, dt_tensor **new_base) {
     const dt_strided_attr *a = c->attr;
@@ -508,7 +539,11 @@ const dt_op dt_op_as_strided = {
     .doc = "A view with explicit strides and offset, in elements of the input as if it were contiguous. Errors: elements outside the input.",
     .where = DT_FN | DT_METHOD,
     .attrs = DT_ATTRS(dt_strided_attr, STRIDED_FIELDS),
-    .infer = infer_as_strided, .place = place_as_strided, .grad = grad_as_strided, .alias = alias_as_strided, .unview = unview_as_strided,
+    .infer = infer_as_strided,
+    .place = place_as_strided,
+    .grad = grad_as_strided,
+    .alias = alias_as_strided,
+    .unview = unview_as_strided,
     .kernels = {{DT_CPU, DT_ANY, dt_cpu_as_strided_copy, DT_K_CONTIGUOUS}},
 };
 static dt_status infer_as_strided_scatter(dt_node *n) {
@@ -529,7 +564,10 @@ const dt_op dt_op_as_strided_scatter = {
     .doc = "A copy of input with input.as_strided(size, stride, storage_offset) replaced by src.",
     .where = DT_FN | DT_METHOD,
     .attrs = DT_ATTRS(dt_strided_attr, STRIDED_FIELDS),
-    .infer = infer_as_strided_scatter, .place = dt_place_replicate, .grad = grad_as_strided_scatter, .inplace = true,
+    .infer = infer_as_strided_scatter,
+    .place = dt_place_replicate,
+    .grad = grad_as_strided_scatter,
+    .inplace = true,
     .kernels = {{DT_CPU, DT_ANY, dt_cpu_as_strided_scatter}},
 };
 static dt_status infer_as_strided_backward(dt_node *n) {
@@ -546,6 +584,8 @@ const dt_op dt_op_as_strided_backward = {
     .doc = "Each element of a tensor of shape sizes is the sum of grad_output over the elements of the strided view that refer to it.",
     .where = DT_HIDDEN,
     .attrs = DT_ATTRS(dt_strided_attr, DT_FIELD(dt_strided_attr, sizes), STRIDED_FIELDS),
-    .infer = infer_as_strided_backward, .place = place_as_strided, .grad = grad_as_strided_backward,
+    .infer = infer_as_strided_backward,
+    .place = place_as_strided,
+    .grad = grad_as_strided_backward,
     .kernels = {{DT_CPU, DT_ANY, dt_cpu_as_strided_backward}},
 };

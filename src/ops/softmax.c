@@ -21,8 +21,7 @@ static dt_status infer(dt_node *n) {
     n->out[0] = dt_meta_type(m);
     if (a->dtype != DT_DTYPE_NONE) n->out[0].dtype = (dt_dtype)a->dtype;
     dt_dtype t = n->out[0].dtype;
-    if (!dt_dtype_is_float(t))
-        return dt_fail(DT_E_NOTIMPL, "%s: expected a floating point input (or dtype=), got %s", dt_op_name(n->op), dt_dtype_name(t));
+    if (!dt_dtype_is_float(t)) return dt_fail(DT_E_NOTIMPL, "%s: expected a floating point input (or dtype=), got %s", dt_op_name(n->op), dt_dtype_name(t));
     n->cast[0] = (uint8_t)(t == DT_float64 ? DT_float64 : DT_float32);
     return DT_OK;
 }

@@ -42,8 +42,8 @@ static dt_status topk_infer(dt_node *n) {
     DT_TRY(sort_infer(n));
     int64_t size = n->in[0]->ndim ? n->in[0]->shape[a->dim] : 1;
     if (a->k < 0 || a->k > size)
-        return dt_fail(DT_E_SHAPE, "topk: selected index k out of range: k=%lld, dimension %lld has %lld elements", (long long)a->k,
-                       (long long)a->dim, (long long)size);
+        return dt_fail(DT_E_SHAPE, "topk: selected index k out of range: k=%lld, dimension %lld has %lld elements", (long long)a->k, (long long)a->dim,
+                       (long long)size);
     if (n->in[0]->ndim) n->out[0].shape[a->dim] = a->k;
     return pair_out(n);
 }
@@ -51,8 +51,7 @@ static dt_status pick_infer(dt_node *n) {
     dt_sort_attr *a = n->attr;
     const dt_meta *m = n->in[0];
     DT_TRY(dt_dim_wrap(&a->dim, m->ndim));
-    if (m->ndim && m->shape[a->dim] == 0)
-        return dt_fail(DT_E_INDEX, "%s(): Expected reduction dim %d to have non-zero size.", dt_op_name(n->op), (int)a->dim);
+    if (m->ndim && m->shape[a->dim] == 0) return dt_fail(DT_E_INDEX, "%s(): Expected reduction dim %d to have non-zero size.", dt_op_name(n->op), (int)a->dim);
     dt_ints dims = {1, {a->dim}};
     DT_TRY(dt_infer_reduce(n, &dims, a->keepdim));
     return pair_out(n);
@@ -62,13 +61,11 @@ static dt_status kth_infer(dt_node *n) {
     DT_TRY(pick_infer(n));
     int64_t size = n->in[0]->ndim ? n->in[0]->shape[a->dim] : 1;
     if (a->k < 1 || a->k > size)
-        return dt_fail(DT_E_SHAPE, "kthvalue(): selected number k out of range for dimension %lld: k=%lld of %lld", (long long)a->dim,
-                       (long long)a->k, (long long)size);
+        return dt_fail(DT_E_SHAPE, "kthvalue(): selected number k out of range for dimension %lld: k=%lld of %lld", (long long)a->dim, (long long)a->k,
+                       (long long)size);
     return DT_OK;
 }
-static dt_status sort_place(const dt_node *n, dt_rules *r) {
-    return dt_place_except(n, r, n->in[0]->ndim ? 1u << ((const dt_sort_attr *)n->attr)->dim : 0);
-}
+static dt_status sort_place(const dt_node *n, dt_rules *r) { return dt_place_except(n, r, n->in[0]->ndim ? 1u << ((const dt_sort_attr *)n->attr)->dim : 0); }
 static dt_status pick_place(const dt_node *n, dt_rules *r) {
     const dt_sort_attr *a = n->attr;
     dt_ints dims = {n->in[0]->ndim ? 1 : 0, {a->dim}};
@@ -128,8 +125,7 @@ const dt_op dt_op_topk = {
     .sig = "topk(Tensor input, int k, int dim=-1, bool largest=True, bool sorted=True) -> (Tensor values, Tensor indices)",
     .doc = "The `k` largest (or smallest) elements along `dim`, in order, and where they stand. NaN counts as largest.",
     .where = DT_FN | DT_METHOD,
-    .attrs = DT_ATTRS(dt_sort_attr, DT_FIELD(dt_sort_attr, k), DT_FIELD(dt_sort_attr, dim), DT_FIELD(dt_sort_attr, largest),
-                      DT_FIELD(dt_sort_attr, sorted)),
+    .attrs = DT_ATTRS(dt_sort_attr, DT_FIELD(dt_sort_attr, k), DT_FIELD(dt_sort_attr, dim), DT_FIELD(dt_sort_attr, largest), DT_FIELD(dt_sort_attr, sorted)),
     .flags = DT_F_STRIDED,
     .infer = topk_infer,
     .place = sort_place,
@@ -267,8 +263,7 @@ const dt_op dt_op_searchsorted = {
     .kernels = {{DT_CPU, DT_ANY, dt_cpu_searchsorted, DT_K_CONTIGUOUS}},
 };
 static void bucketize_compose(dt_scope *s, const dt_args *a, dt_tensor **out, int *n_out) {
-    dt_compose_out(dt_searchsorted(s, dt_arg_get_tensor(a, 1), dt_arg_get_value(a, 0), dt_arg_get_bool(a, 2, false),
-                                   dt_arg_get_bool(a, 3, false), NULL, NULL),
+    dt_compose_out(dt_searchsorted(s, dt_arg_get_tensor(a, 1), dt_arg_get_value(a, 0), dt_arg_get_bool(a, 2, false), dt_arg_get_bool(a, 3, false), NULL, NULL),
                    out, n_out);
 }
 const dt_op dt_op_bucketize = {
@@ -349,8 +344,8 @@ static void bincount_compose(dt_scope *s, const dt_args *a, dt_tensor **out, int
         dt_scope_fail(s, dt_fail(DT_E_SHAPE, "bincount only supports 1-d non-negative integral inputs: got %d dimensions of %s", dt_ndim(x),
                                  dt_dtype_name((dt_dtype)dt_dtype_of(x))));
     if (w && (dt_ndim(w) != 1 || dt_numel(w) != dt_numel(x)))
-        dt_scope_fail(s, dt_fail(DT_E_SHAPE, "bincount: weights should be 1-d and have the same length as input, %lld, but got %lld",
-                                 (long long)dt_numel(x), (long long)dt_numel(w)));
+        dt_scope_fail(s, dt_fail(DT_E_SHAPE, "bincount: weights should be 1-d and have the same length as input, %lld, but got %lld", (long long)dt_numel(x),
+                                 (long long)dt_numel(w)));
     if (least < 0) dt_scope_fail(s, dt_fail(DT_E_SHAPE, "bincount: minlength should be >= 0, got %lld", (long long)least));
     if (dt_scope_status(s)) return;
     if (dt_numel(x)) { /* the size depends on the values: wait for them */

@@ -74,9 +74,7 @@ const dt_op dt_op_special_ndtri = {
 };
 /* phi / Phi = sqrt(2/pi) / erfcx(-x / sqrt 2) */
 static void log_ndtr_grad(dt_grad *g) {
-    dt_grad_set(g, 0,
-                dt_div(g->s, dt_mul(g->s, dt_grad_gy(g, 0), 0.79788456080286535588),
-                       dt_special_erfcx(g->s, dt_mul(g->s, X, -0.70710678118654752440))));
+    dt_grad_set(g, 0, dt_div(g->s, dt_mul(g->s, dt_grad_gy(g, 0), 0.79788456080286535588), dt_special_erfcx(g->s, dt_mul(g->s, X, -0.70710678118654752440))));
 }
 const dt_op dt_op_special_log_ndtr = {
     .sig = "special_log_ndtr(Tensor input) -> Tensor",
@@ -136,8 +134,7 @@ const dt_op dt_op_digamma = {
 };
 static dt_status polygamma_infer(dt_node *n) {
     if (((const dt_pw_int *)n->attr)->a < 0)
-        return dt_fail(DT_E_SHAPE, "polygamma: polygamma(n, x) does not support negative n, got %lld",
-                       (long long)((const dt_pw_int *)n->attr)->a);
+        return dt_fail(DT_E_SHAPE, "polygamma: polygamma(n, x) does not support negative n, got %lld", (long long)((const dt_pw_int *)n->attr)->a);
     return dt_infer_pointwise_float(n);
 }
 static void polygamma_grad(dt_grad *g) { dt_grad_set(g, 0, times(g, dt_polygamma(g->s, ((const dt_pw_int *)dt_grad_attr(g))->a + 1, X))); }

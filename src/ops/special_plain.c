@@ -148,8 +148,7 @@ static void igamma_grad(dt_grad *g) {
 static void igammac_grad(dt_grad *g) {
     if (dt_grad_needs(g, 1)) dt_grad_set(g, 1, dt_neg(g->s, density(g)));
 }
-#define INCOMPLETE(code) \
-    .where = DT_FN_METHOD, .infer = dt_infer_float_only, .saves = DT_SAVE_IN(0) | DT_SAVE_IN(1), .inplace = true, DT_POINTWISE(code)
+#define INCOMPLETE(code) .where = DT_FN_METHOD, .infer = dt_infer_float_only, .saves = DT_SAVE_IN(0) | DT_SAVE_IN(1), .inplace = true, DT_POINTWISE(code)
 const dt_op dt_op_igamma = {
     .sig = "igamma(Tensor input, Tensor other) -> Tensor",
     .doc = "The lower incomplete gamma function P(input, other); its gradient is with respect to other only.",
@@ -180,8 +179,7 @@ const dt_op dt_op__frexp_exponent = {
 };
 static void frexp_compose(dt_scope *s, const dt_args *a, dt_tensor **out, int *n_out) {
     dt_tensor *e = dt__frexp_exponent(s, a->a[0].t);
-    out[0] =
-        dt_keep(dt_mul(s, a->a[0].t, dt_to_dtype(s, dt_pow(s, 2.0, dt_neg(s, dt_to_dtype(s, e, DT_float64))), dt_dtype_of(a->a[0].t))));
+    out[0] = dt_keep(dt_mul(s, a->a[0].t, dt_to_dtype(s, dt_pow(s, 2.0, dt_neg(s, dt_to_dtype(s, e, DT_float64))), dt_dtype_of(a->a[0].t))));
     out[1] = dt_keep(e);
     *n_out = 2;
 }

@@ -41,9 +41,7 @@ static void piece(const split_attr *a, int k, int64_t *lo, int64_t *len) {
         *lo = k ? clamp_index(a->indices.v[k - 1], a->n) : 0;
         hi = k < a->indices.n ? clamp_index(a->indices.v[k], a->n) : a->n;
         break;
-    default:
-        *lo = k;
-        hi = k + 1;
+    default: *lo = k; hi = k + 1;
     }
     *len = hi > *lo ? hi - *lo : 0;
 }
@@ -149,14 +147,16 @@ const dt_op dt_op_split = {
     .where = DT_FN | DT_METHOD,
     .attrs = DT_ATTRS(split_attr, F(split_size), F(dim)),
     .flags = DT_F_STRIDED,
-    .infer = infer_split, SPLIT,
+    .infer = infer_split,
+    SPLIT,
 };
 static dt_status infer_split_sizes(dt_node *n) {
     split_attr *a = n->attr;
     int64_t sum = 0;
     DT_TRY(dim_of(n));
     for (int k = 0; k < a->sizes.n; k++) {
-        if (a->sizes.v[k] < 0) return dt_fail(DT_E_SHAPE, "split_with_sizes expects split_sizes have only non-negative entries, but got %lld", (long long)a->sizes.v[k]);
+        if (a->sizes.v[k] < 0)
+            return dt_fail(DT_E_SHAPE, "split_with_sizes expects split_sizes have only non-negative entries, but got %lld", (long long)a->sizes.v[k]);
         sum += a->sizes.v[k];
     }
     if (sum != a->n)
@@ -170,21 +170,25 @@ const dt_op dt_op_split_sizes = {
     .where = DT_FN | DT_METHOD,
     .attrs = DT_ATTRS(split_attr, {"split_size", offsetof(split_attr, sizes)}, F(dim)),
     .flags = DT_F_STRIDED,
-    .infer = infer_split_sizes, SPLIT,
+    .infer = infer_split_sizes,
+    SPLIT,
 };
-const dt_op dt_op_split_section = { /* the function's name for its argument, where the method says split_size */
+const dt_op dt_op_split_section = {
+    /* the function's name for its argument, where the method says split_size */
     .sig = "split.section(Tensor input, int split_size_or_sections, int dim=0) -> Tensor[]",
     .doc = "Views of split_size_or_sections elements each along dim; the last may be smaller.",
     .where = DT_FN,
     .attrs = DT_ATTRS(split_attr, {"split_size_or_sections", offsetof(split_attr, split_size)}, F(dim)),
-    .infer = infer_split, SPLIT,
+    .infer = infer_split,
+    SPLIT,
 };
 const dt_op dt_op_split_section_list = {
     .sig = "split.section_list(Tensor input, int[] split_size_or_sections, int dim=0) -> Tensor[]",
     .doc = "Views of the given sizes along dim.",
     .where = DT_FN,
     .attrs = DT_ATTRS(split_attr, {"split_size_or_sections", offsetof(split_attr, sizes)}, F(dim)),
-    .infer = infer_split_sizes, SPLIT,
+    .infer = infer_split_sizes,
+    SPLIT,
 };
 const dt_op dt_op_split_with_sizes = {
     .sig = "split_with_sizes(Tensor input, int[] split_sizes, int dim=0) -> Tensor[]",
@@ -192,7 +196,8 @@ const dt_op dt_op_split_with_sizes = {
     .where = DT_FN | DT_METHOD,
     .attrs = DT_ATTRS(split_attr, {"split_sizes", offsetof(split_attr, sizes)}, F(dim)),
     .flags = DT_F_STRIDED,
-    .infer = infer_split_sizes, SPLIT,
+    .infer = infer_split_sizes,
+    SPLIT,
 };
 static dt_status infer_chunk(dt_node *n) {
     split_attr *a = n->attr;
@@ -208,7 +213,8 @@ const dt_op dt_op_chunk = {
     .where = DT_FN | DT_METHOD,
     .attrs = DT_ATTRS(split_attr, F(chunks), F(dim)),
     .flags = DT_F_STRIDED,
-    .infer = infer_chunk, SPLIT,
+    .infer = infer_chunk,
+    SPLIT,
 };
 static dt_status sections(dt_node *n) {
     const split_attr *a = n->attr;
@@ -224,7 +230,8 @@ const dt_op dt_op_tensor_split = {
     .doc = "`sections` views along dim whose sizes differ by at most one.",
     .where = DT_FN | DT_METHOD,
     .attrs = DT_ATTRS(split_attr, F(sections), F(dim)),
-    .infer = infer_tensor_split, SPLIT,
+    .infer = infer_tensor_split,
+    SPLIT,
 };
 static dt_status infer_tensor_split_indices(dt_node *n) {
     DT_TRY(dim_of(n));
@@ -235,7 +242,8 @@ const dt_op dt_op_tensor_split_indices = {
     .doc = "Views cut before each of indices along dim; indices are clamped as Python's slices do.",
     .where = DT_FN | DT_METHOD,
     .attrs = DT_ATTRS(split_attr, F(indices), F(dim)),
-    .infer = infer_tensor_split_indices, SPLIT,
+    .infer = infer_tensor_split_indices,
+    SPLIT,
 };
 
 /* hsplit, vsplit, dsplit: the dimension is fixed, sections must divide it. */
@@ -272,46 +280,53 @@ const dt_op dt_op_hsplit = {
     .doc = "Equal views along dimension 1 (0 for a 1-dim tensor). Errors: sections that do not divide the size.",
     .where = DT_FN | DT_METHOD,
     .attrs = DT_ATTRS(split_attr, F(sections)),
-    .infer = infer_hsplit, SPLIT,
+    .infer = infer_hsplit,
+    SPLIT,
 };
 const dt_op dt_op_hsplit_array = {
     .sig = "hsplit.array(Tensor input, int[] indices) -> Tensor[]",
     .doc = "Views cut before each of indices along dimension 1 (0 for a 1-dim tensor).",
     .where = DT_FN | DT_METHOD,
     .attrs = DT_ATTRS(split_attr, F(indices)),
-    .infer = infer_hsplit_array, SPLIT,
+    .infer = infer_hsplit_array,
+    SPLIT,
 };
 const dt_op dt_op_vsplit = {
     .sig = "vsplit(Tensor input, int sections) -> Tensor[]",
     .doc = "Equal views along dimension 0. Errors: sections that do not divide the size.",
     .where = DT_FN | DT_METHOD,
     .attrs = DT_ATTRS(split_attr, F(sections)),
-    .infer = infer_vsplit, SPLIT,
+    .infer = infer_vsplit,
+    SPLIT,
 };
 const dt_op dt_op_vsplit_array = {
     .sig = "vsplit.array(Tensor input, int[] indices) -> Tensor[]",
     .doc = "Views cut before each of indices along dimension 0.",
     .where = DT_FN | DT_METHOD,
     .attrs = DT_ATTRS(split_attr, F(indices)),
-    .infer = infer_vsplit_array, SPLIT,
+    .infer = infer_vsplit_array,
+    SPLIT,
 };
 const dt_op dt_op_dsplit = {
     .sig = "dsplit(Tensor input, int sections) -> Tensor[]",
     .doc = "Equal views along dimension 2. Errors: sections that do not divide the size.",
     .where = DT_FN | DT_METHOD,
     .attrs = DT_ATTRS(split_attr, F(sections)),
-    .infer = infer_dsplit, SPLIT,
+    .infer = infer_dsplit,
+    SPLIT,
 };
 const dt_op dt_op_dsplit_array = {
     .sig = "dsplit.array(Tensor input, int[] indices) -> Tensor[]",
     .doc = "Views cut before each of indices along dimension 2.",
     .where = DT_FN | DT_METHOD,
     .attrs = DT_ATTRS(split_attr, F(indices)),
-    .infer = infer_dsplit_array, SPLIT,
+    .infer = infer_dsplit_array,
+    SPLIT,
 };
 
 static dt_status infer_unbind(dt_node *n) {
-    if (n->in[0]->ndim == 0) return dt_fail(DT_E_SHAPE, "unbind: Dimension specified as %lld but tensor has no dimensions", (long long)((split_attr *)n->attr)->dim);
+    if (n->in[0]->ndim == 0)
+        return dt_fail(DT_E_SHAPE, "unbind: Dimension specified as %lld but tensor has no dimensions", (long long)((split_attr *)n->attr)->dim);
     DT_TRY(dim_of(n));
     return cut(n, CUT_UNBIND, ((split_attr *)n->attr)->n);
 }
@@ -321,5 +336,6 @@ const dt_op dt_op_unbind = {
     .where = DT_FN | DT_METHOD,
     .attrs = DT_ATTRS(split_attr, F(dim)),
     .flags = DT_F_STRIDED,
-    .infer = infer_unbind, SPLIT,
+    .infer = infer_unbind,
+    SPLIT,
 };

@@ -32,8 +32,7 @@ static moments moments_of(dt_scope *s, dt_tensor *x, dt_dims dims, double correc
     moments m = {NULL, NULL};
     if (!x || !dt_dtype_is_float((dt_dtype)dt_dtype_of(x))) {
         if (x)
-            dt_scope_fail(s, dt_fail(DT_E_DTYPE, "%s only support floating point and complex dtypes, got %s", name,
-                                     dt_dtype_name((dt_dtype)dt_dtype_of(x))));
+            dt_scope_fail(s, dt_fail(DT_E_DTYPE, "%s only support floating point and complex dtypes, got %s", name, dt_dtype_name((dt_dtype)dt_dtype_of(x))));
         return m;
     }
     int dtype = dt_dtype_of(x);
@@ -50,24 +49,16 @@ static moments moments_of(dt_scope *s, dt_tensor *x, dt_dims dims, double correc
 enum { BY_FLAG, BY_DIM, BY_CORRECTION };
 static void var_out(dt_scope *s, const dt_args *a, int form, bool std, bool pair, dt_tensor **out, int *n_out) {
     dt_dims dims = form == BY_FLAG ? DT_NO_DIMS : dt_arg_get_dims(a, 1);
-    double correction = form == BY_FLAG  ? dt_arg_get_bool(a, 1, true)
-                        : form == BY_DIM ? dt_arg_get_bool(a, 2, true)
-                                         : dt_arg_get_float(a, 2, 1);
+    double correction = form == BY_FLAG ? dt_arg_get_bool(a, 1, true) : form == BY_DIM ? dt_arg_get_bool(a, 2, true) : dt_arg_get_float(a, 2, 1);
     moments m = moments_of(s, dt_arg_get_tensor(a, 0), dims, correction, form != BY_FLAG && dt_arg_get_bool(a, 3, false), std);
     out[0] = dt_keep(m.var);
     if (pair) out[1] = dt_keep(m.mean);
     *n_out = pair ? 2 : 1;
 }
-#define FORMS(name, std, pair)                                                                    \
-    static void name##_flag_compose(dt_scope *s, const dt_args *a, dt_tensor **out, int *n_out) { \
-        var_out(s, a, BY_FLAG, std, pair, out, n_out);                                            \
-    }                                                                                             \
-    static void name##_dim_compose(dt_scope *s, const dt_args *a, dt_tensor **out, int *n_out) {  \
-        var_out(s, a, BY_DIM, std, pair, out, n_out);                                             \
-    }                                                                                             \
-    static void name##_compose(dt_scope *s, const dt_args *a, dt_tensor **out, int *n_out) {      \
-        var_out(s, a, BY_CORRECTION, std, pair, out, n_out);                                      \
-    }
+#define FORMS(name, std, pair)                                                                                                                     \
+    static void name##_flag_compose(dt_scope *s, const dt_args *a, dt_tensor **out, int *n_out) { var_out(s, a, BY_FLAG, std, pair, out, n_out); } \
+    static void name##_dim_compose(dt_scope *s, const dt_args *a, dt_tensor **out, int *n_out) { var_out(s, a, BY_DIM, std, pair, out, n_out); }   \
+    static void name##_compose(dt_scope *s, const dt_args *a, dt_tensor **out, int *n_out) { var_out(s, a, BY_CORRECTION, std, pair, out, n_out); }
 FORMS(var, false, false)
 FORMS(std, true, false)
 FORMS(var_mean, false, true)
@@ -162,8 +153,7 @@ static dt_tensor *norm_of(dt_scope *s, dt_tensor *x, double p, dt_dims dims, boo
     if (!x) return NULL;
     int own = dt_dtype_of(x);
     if (!dt_dtype_is_float((dt_dtype)own)) {
-        dt_scope_fail(
-            s, dt_fail(DT_E_DTYPE, "norm: Expected a floating point or complex tensor as input. Got %s", dt_dtype_name((dt_dtype)own)));
+        dt_scope_fail(s, dt_fail(DT_E_DTYPE, "norm: Expected a floating point or complex tensor as input. Got %s", dt_dtype_name((dt_dtype)own)));
         return NULL;
     }
     if (own == DT_float16 || own == DT_bfloat16) x = dt_to_dtype(s, x, DT_float32);
@@ -186,8 +176,7 @@ static dt_tensor *norm_of(dt_scope *s, dt_tensor *x, double p, dt_dims dims, boo
 
 static void norm_compose(dt_scope *s, const dt_args *a, dt_tensor **out, int *n_out) {
     double p = dt_arg_get_float(a, 1, 2);
-    dt_compose_out(norm_of(s, dt_arg_get_tensor(a, 0), p, dt_arg_get_dims(a, 2), dt_arg_get_bool(a, 3, false), dt_arg_get_dtype(a, 4)), out,
-                   n_out);
+    dt_compose_out(norm_of(s, dt_arg_get_tensor(a, 0), p, dt_arg_get_dims(a, 2), dt_arg_get_bool(a, 3, false), dt_arg_get_dtype(a, 4)), out, n_out);
 }
 const dt_op dt_op_norm = {
     .sig = "norm(Tensor input, Scalar? p=2, int[]? dim=None, bool keepdim=False, dtype? dtype=None) -> Tensor",
@@ -215,8 +204,7 @@ const dt_op dt_op_norm_str = {
 };
 static void vector_norm_compose(dt_scope *s, const dt_args *a, dt_tensor **out, int *n_out) {
     double p = dt_arg_get_float(a, 1, 2);
-    dt_compose_out(norm_of(s, dt_arg_get_tensor(a, 0), p, dt_arg_get_dims(a, 2), dt_arg_get_bool(a, 3, false), dt_arg_get_dtype(a, 4)), out,
-                   n_out);
+    dt_compose_out(norm_of(s, dt_arg_get_tensor(a, 0), p, dt_arg_get_dims(a, 2), dt_arg_get_bool(a, 3, false), dt_arg_get_dtype(a, 4)), out, n_out);
 }
 const dt_op dt_op_linalg_vector_norm = {
     .sig = "_linalg_vector_norm(Tensor x, Scalar ord=2, int[]? dim=None, bool keepdim=False, *, dtype? dtype=None) -> Tensor",
@@ -241,9 +229,7 @@ static dt_tensor *without_nan(dt_scope *s, dt_tensor *x) {
     return x && dt_dtype_is_float((dt_dtype)dt_dtype_of(x)) ? dt_where(s, dt_isnan(s, x), 0.0, DT_V(x)) : x;
 }
 static void nansum_compose(dt_scope *s, const dt_args *a, dt_tensor **out, int *n_out) {
-    dt_compose_out(
-        dt_sum(s, without_nan(s, dt_arg_get_tensor(a, 0)), dt_arg_get_dims(a, 1), dt_arg_get_bool(a, 2, false), dt_arg_get_dtype(a, 3)),
-        out, n_out);
+    dt_compose_out(dt_sum(s, without_nan(s, dt_arg_get_tensor(a, 0)), dt_arg_get_dims(a, 1), dt_arg_get_bool(a, 2, false), dt_arg_get_dtype(a, 3)), out, n_out);
 }
 const dt_op dt_op_nansum = {
     .sig = "nansum(Tensor input, int[]? dim=None, bool keepdim=False, *, dtype? dtype=None) -> Tensor",

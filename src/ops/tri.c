@@ -22,7 +22,10 @@ const dt_op dt_op_tril = {
     .doc = "The lower triangles of matrices (the last two dimensions), up to the given diagonal; zeros elsewhere.",
     .where = DT_FN | DT_METHOD,
     .attrs = DT_ATTRS(dt_tri_attr, DT_FIELD(dt_tri_attr, diagonal)),
-    .infer = infer_tri, .place = place_tri, .grad = grad_tril, .inplace = true,
+    .infer = infer_tri,
+    .place = place_tri,
+    .grad = grad_tril,
+    .inplace = true,
     .kernels = {{DT_CPU, DT_ANY, dt_cpu_tril}},
 };
 const dt_op dt_op_triu = {
@@ -30,7 +33,10 @@ const dt_op dt_op_triu = {
     .doc = "The upper triangles of matrices (the last two dimensions), from the given diagonal; zeros elsewhere.",
     .where = DT_FN | DT_METHOD,
     .attrs = DT_ATTRS(dt_tri_attr, DT_FIELD(dt_tri_attr, diagonal)),
-    .infer = infer_tri, .place = place_tri, .grad = grad_triu, .inplace = true,
+    .infer = infer_tri,
+    .place = place_tri,
+    .grad = grad_triu,
+    .inplace = true,
     .kernels = {{DT_CPU, DT_ANY, dt_cpu_triu}},
 };
 

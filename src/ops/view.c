@@ -9,7 +9,10 @@
 #include "ops/movement.h"
 
 DT_CPU_KERNEL(copy_reshape);
-#define COPY_KERNELS {{DT_CPU, DT_ANY, dt_cpu_copy_reshape}}
+#define COPY_KERNELS                            \
+    {                                           \
+        { DT_CPU, DT_ANY, dt_cpu_copy_reshape } \
+    }
 
 /* A minimal run of input dimensions [i0, i1) that becomes the run of output dimensions [j0, j1): their products agree, and no shorter
  * run's do. */
@@ -168,7 +171,12 @@ const dt_op dt_op_view_shape = {
     .where = DT_METHOD,
     .attrs = DT_ATTRS(shape_attr, DT_FIELD(shape_attr, shape)),
     .flags = DT_F_STRIDED,
-    .infer = infer_view, .place = place_reshape, .grad = grad_reshape, .alias = alias_reshape, .unview = unview_reshape, .kernels = COPY_KERNELS,
+    .infer = infer_view,
+    .place = place_reshape,
+    .grad = grad_reshape,
+    .alias = alias_reshape,
+    .unview = unview_reshape,
+    .kernels = COPY_KERNELS,
 };
 const dt_op dt_op_reshape = {
     .sig = "reshape(Tensor input, int[]... shape) -> Tensor",
@@ -176,7 +184,12 @@ const dt_op dt_op_reshape = {
     .where = DT_FN | DT_METHOD,
     .attrs = DT_ATTRS(shape_attr, DT_FIELD(shape_attr, shape)),
     .flags = DT_F_STRIDED,
-    .infer = infer_view, .place = place_reshape, .grad = grad_reshape, .alias = alias_reshape, .unview = unview_reshape, .kernels = COPY_KERNELS,
+    .infer = infer_view,
+    .place = place_reshape,
+    .grad = grad_reshape,
+    .alias = alias_reshape,
+    .unview = unview_reshape,
+    .kernels = COPY_KERNELS,
 };
 
 static void compose_view_as(dt_scope *s, const dt_args *a, dt_tensor **out, int *n_out) {
@@ -216,7 +229,12 @@ const dt_op dt_op_flatten = {
     .where = DT_FN | DT_METHOD,
     .attrs = DT_ATTRS(flatten_attr, DT_FIELD(flatten_attr, start_dim), DT_FIELD(flatten_attr, end_dim)),
     .flags = DT_F_STRIDED,
-    .infer = infer_flatten, .place = place_reshape, .grad = grad_reshape, .alias = alias_reshape, .unview = unview_reshape, .kernels = COPY_KERNELS,
+    .infer = infer_flatten,
+    .place = place_reshape,
+    .grad = grad_reshape,
+    .alias = alias_reshape,
+    .unview = unview_reshape,
+    .kernels = COPY_KERNELS,
 };
 static dt_status infer_ravel(dt_node *n) {
     n->out[0] = (dt_type){(dt_dtype)n->in[0]->dtype, 1, {n->in[0]->numel}};
@@ -227,7 +245,12 @@ const dt_op dt_op_ravel = {
     .doc = "The elements in one dimension.",
     .where = DT_FN | DT_METHOD,
     .flags = DT_F_STRIDED,
-    .infer = infer_ravel, .place = place_reshape, .grad = grad_reshape, .alias = alias_reshape, .unview = unview_reshape, .kernels = COPY_KERNELS,
+    .infer = infer_ravel,
+    .place = place_reshape,
+    .grad = grad_reshape,
+    .alias = alias_reshape,
+    .unview = unview_reshape,
+    .kernels = COPY_KERNELS,
 };
 
 typedef struct unflatten_attr {
@@ -261,7 +284,12 @@ const dt_op dt_op_unflatten = {
     .where = DT_FN | DT_METHOD,
     .attrs = DT_ATTRS(unflatten_attr, DT_FIELD(unflatten_attr, dim), DT_FIELD(unflatten_attr, sizes)),
     .flags = DT_F_STRIDED,
-    .infer = infer_unflatten, .place = place_reshape, .grad = grad_reshape, .alias = alias_reshape, .unview = unview_reshape, .kernels = COPY_KERNELS,
+    .infer = infer_unflatten,
+    .place = place_reshape,
+    .grad = grad_reshape,
+    .alias = alias_reshape,
+    .unview = unview_reshape,
+    .kernels = COPY_KERNELS,
 };
 
 typedef struct dims_attr {
@@ -288,7 +316,12 @@ const dt_op dt_op_squeeze = {
     .where = DT_FN | DT_METHOD,
     .attrs = DT_ATTRS(dims_attr, DT_FIELD(dims_attr, dim)),
     .flags = DT_F_STRIDED,
-    .infer = infer_squeeze, .place = place_reshape, .grad = grad_reshape, .alias = alias_reshape, .unview = unview_reshape, .kernels = COPY_KERNELS,
+    .infer = infer_squeeze,
+    .place = place_reshape,
+    .grad = grad_reshape,
+    .alias = alias_reshape,
+    .unview = unview_reshape,
+    .kernels = COPY_KERNELS,
 };
 typedef struct dim_attr {
     int64_t dim;
@@ -317,7 +350,12 @@ const dt_op dt_op_unsqueeze = {
     .where = DT_FN | DT_METHOD,
     .attrs = DT_ATTRS(dim_attr, DT_FIELD(dim_attr, dim)),
     .flags = DT_F_STRIDED,
-    .infer = infer_unsqueeze, .place = place_unsqueeze, .grad = grad_reshape, .alias = alias_reshape, .unview = unview_reshape, .kernels = COPY_KERNELS,
+    .infer = infer_unsqueeze,
+    .place = place_unsqueeze,
+    .grad = grad_reshape,
+    .alias = alias_reshape,
+    .unview = unview_reshape,
+    .kernels = COPY_KERNELS,
 };
 
 /* ---- identity ---- */
@@ -331,12 +369,20 @@ const dt_op dt_op_identity = {
     .doc = "The tensor itself, as a view: a new handle on the same storage.",
     .where = DT_HIDDEN,
     .flags = DT_F_STRIDED,
-    .infer = dt_infer_same, .place = place_same, .grad = grad_same, .alias = alias_reshape, .unview = unview_reshape, .kernels = COPY_KERNELS,
+    .infer = dt_infer_same,
+    .place = place_same,
+    .grad = grad_same,
+    .alias = alias_reshape,
+    .unview = unview_reshape,
+    .kernels = COPY_KERNELS,
 };
 const dt_op dt_op_contiguous = {
     .sig = "contiguous(Tensor input) -> Tensor",
     .doc = "A copy with a storage of its own. (PyTorch returns the tensor itself when its memory is contiguous already; here writes never go through.)",
     .where = DT_METHOD,
     .flags = DT_F_STRIDED,
-    .infer = dt_infer_same, .place = place_same, .grad = grad_same, .kernels = COPY_KERNELS,
+    .infer = dt_infer_same,
+    .place = place_same,
+    .grad = grad_same,
+    .kernels = COPY_KERNELS,
 };

@@ -5,12 +5,9 @@
 
 /* 0 … n - 1, scaled by step; the number of steps of the symmetric window in *span. NULL and an error if n is negative or dtype no float. */
 static dt_tensor *points(dt_scope *s, const char *op, int64_t n, bool periodic, int dtype, const struct dt_spec *spec, double *span) {
-    if (n < 0)
-        return dt_scope_fail(s, dt_fail(DT_E_SHAPE, "%s: requires non-negative window_length, got window_length=%lld", op, (long long)n)),
-               NULL;
+    if (n < 0) return dt_scope_fail(s, dt_fail(DT_E_SHAPE, "%s: requires non-negative window_length, got window_length=%lld", op, (long long)n)), NULL;
     if (!dt_dtype_is_float((dt_dtype)dtype))
-        return dt_scope_fail(s, dt_fail(DT_E_DTYPE, "%s: expects floating point dtypes, got: %s", op, dt_dtype_name((dt_dtype)dtype))),
-               NULL;
+        return dt_scope_fail(s, dt_fail(DT_E_DTYPE, "%s: expects floating point dtypes, got: %s", op, dt_dtype_name((dt_dtype)dtype))), NULL;
     *span = n > 1 ? (double)(periodic ? n : n - 1) : 1;
     return dt__arange(s, n, 0.0, 1.0, DT_float64, spec);
 }
@@ -18,8 +15,7 @@ static dt_tensor *points(dt_scope *s, const char *op, int64_t n, bool periodic, 
 /* sum over i of (-1)^i c_i cos(2 pi i k / span) */
 static dt_tensor *cosines(dt_scope *s, dt_tensor *k, double span, int n, const double *c) {
     dt_tensor *sum = dt_full_like(s, k, c[0], DT_DTYPE_NONE);
-    for (int i = 1; i < n; i++)
-        sum = dt_add(s, sum, dt_mul(s, dt_cos(s, dt_mul(s, k, 6.28318530717958647692 * i / span)), i & 1 ? -c[i] : c[i]));
+    for (int i = 1; i < n; i++) sum = dt_add(s, sum, dt_mul(s, dt_cos(s, dt_mul(s, k, 6.28318530717958647692 * i / span)), i & 1 ? -c[i] : c[i]));
     return sum;
 }
 static void window(dt_scope *s, const dt_args *a, const char *op, int n, const double *c, int dtype, dt_tensor **out, int *n_out) {
@@ -64,8 +60,7 @@ static void bartlett_compose(dt_scope *s, const dt_args *a, dt_tensor **out, int
     double span;
     int dtype = dt_arg_as_dtype(&a->a[2], dt_default_dtype());
     dt_tensor *k = points(s, "bartlett_window", a->a[0].i, dt_arg_as_int(&a->a[1], 1) != 0, dtype, a->spec, &span);
-    dt_tensor *w =
-        a->a[0].i == 1 ? dt_full_like(s, k, 1.0, DT_DTYPE_NONE) : dt_rsub(s, dt_abs(s, dt_sub(s, dt_mul(s, k, 2.0 / span), 1.0)), 1.0);
+    dt_tensor *w = a->a[0].i == 1 ? dt_full_like(s, k, 1.0, DT_DTYPE_NONE) : dt_rsub(s, dt_abs(s, dt_sub(s, dt_mul(s, k, 2.0 / span), 1.0)), 1.0);
     dt_compose_one(dt_to_dtype(s, w, dtype), out, n_out);
 }
 const dt_op dt_op_bartlett_window = {

@@ -12,10 +12,10 @@
 typedef enum dt_storage_kind { DT_ST_TEMP, DT_ST_OUT, DT_ST_EXT } dt_storage_kind;
 typedef struct dt_storage {
     uint8_t kind;
-    bool donate;      /* EXT: may be overwritten after its last use */
-    bool comm;        /* touched by the communication queue: its memory is not reused within the plan */
-    int root;         /* itself, or the storage it was merged into */
-    int first, last;  /* steps that make and last use it; -1 none */
+    bool donate;     /* EXT: may be overwritten after its last use */
+    bool comm;       /* touched by the communication queue: its memory is not reused within the plan */
+    int root;        /* itself, or the storage it was merged into */
+    int first, last; /* steps that make and last use it; -1 none */
     int slot;
     uint32_t ext, pos;
     size_t bytes, offset;
@@ -56,15 +56,15 @@ typedef struct dt_build {
     dt_arena tmp;
     int n_prog;
     dt_prog *prog;
-    int *prog_of;    /* by device number in `devices` */
+    int *prog_of; /* by device number in `devices` */
     int n_live;
-    dt_pval **ext;   /* (n_ext,) */
-    dt_pval ***out;  /* (n_live, n_out) */
+    dt_pval **ext;  /* (n_ext,) */
+    dt_pval ***out; /* (n_live, n_out) */
     int n_numbers, cap_numbers;
     dt_number_plan *number;
     int n_colls, cap_colls;
     dt_coll **coll;
-    int node;        /* being lowered */
+    int node; /* being lowered */
 } dt_build;
 
 int dt_build_prog(const dt_build *b, dt_device d); /* -1: not in the plan */

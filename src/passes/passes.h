@@ -33,8 +33,8 @@ typedef struct dt_reshard_dev {
 typedef struct dt_reshard {
     dt_reshard_dev *dev; /* (to->mesh->n,) */
     dt_reduce reduce;
-    bool local;          /* every device needs only itself */
-    bool all_reduce;     /* the same reduced box is wanted by `copies` devices: worth two phases */
+    bool local;      /* every device needs only itself */
+    bool all_reduce; /* the same reduced box is wanted by `copies` devices: worth two phases */
     const char *kind;
     const char *mesh_dim;
 } dt_reshard;

@@ -3,7 +3,6 @@
 
 #include "plan/backend.h"
 
-
 void dt_plan_unref(dt_plan *p) {
     if (!p || atomic_fetch_sub_explicit(&p->refs, 1, memory_order_acq_rel) != 1) return;
     for (int i = 0; p->call && i < p->n_nodes; i++) dt_call_unref(p->call[i]);

@@ -21,13 +21,13 @@
 
 /* Device memory that outlives a run. */
 typedef struct dt_buf {
-    _Atomic uint32_t refs;        /* controller + runs in flight; the struct (and host) is freed at 0 */
-    uint32_t live;                /* controller: values that lie in it; the memory returns to the allocator at 0 */
+    _Atomic uint32_t refs; /* controller + runs in flight; the struct (and host) is freed at 0 */
+    uint32_t live;         /* controller: values that lie in it; the memory returns to the allocator at 0 */
     void *data;
-    size_t bytes;                 /* as allocated; 0 when `host` owns the memory */
+    size_t bytes; /* as allocated; 0 when `host` owns the memory */
     dt_device device;
     _Atomic(dt_error_t *) error;
-    dt_hostbuf *host;             /* adopted host memory: read-only */
+    dt_hostbuf *host; /* adopted host memory: read-only */
 } dt_buf;
 
 typedef struct dt_operand {
@@ -58,13 +58,13 @@ typedef struct dt_party {
     dt_pull *pull[2];
 } dt_party;
 typedef struct dt_coll {
-    int n, index; /* index: which rendezvous of the run; -1: a party of one, nobody to meet */
+    int n, index;  /* index: which rendezvous of the run; -1: a party of one, nobody to meet */
     uint32_t node; /* of the subgraph, for its site */
     dt_reduce reduce;
     bool two_phase;
-    const char *kind;      /* for reports */
+    const char *kind; /* for reports */
     const char *mesh_dim;
-    int64_t bytes_moved;   /* between devices, all parties together */
+    int64_t bytes_moved; /* between devices, all parties together */
     dt_party *party;
 } dt_coll;
 typedef struct dt_rendezvous {
@@ -76,15 +76,15 @@ typedef struct dt_rendezvous {
 /* ---- instructions ---------------------------------------------------------------------------------------------------------------- */
 typedef enum dt_instr_kind { DT_I_KERNEL, DT_I_COLL } dt_instr_kind;
 typedef struct dt_instr {
-    uint8_t kind, queue;  /* queue 0 compute, 1 communication */
+    uint8_t kind, queue; /* queue 0 compute, 1 communication */
     uint16_t n_in, n_out;
-    uint32_t node;        /* which node of the subgraph: its site is a binding of the run */
-    uint32_t wait;        /* instructions of the other queue that must be done */
+    uint32_t node; /* which node of the subgraph: its site is a binding of the run */
+    uint32_t wait; /* instructions of the other queue that must be done */
     dt_kernel_fn fn;
-    dt_kctx ctx;          /* views point to `view` */
-    dt_view *view;        /* (n_in + n_out,) */
-    dt_operand *operand;  /* (n_in + n_out,) */
-    dt_operand scratch;   /* slot -1: none */
+    dt_kctx ctx;         /* views point to `view` */
+    dt_view *view;       /* (n_in + n_out,) */
+    dt_operand *operand; /* (n_in + n_out,) */
+    dt_operand scratch;  /* slot -1: none */
     const dt_coll *coll;
     int party;
 } dt_instr;
@@ -96,8 +96,8 @@ typedef struct dt_program {
     dt_device device;
     int n_slots, n_ext, n_out, n_temp; /* slots: ext, out, temp, then one for the run's numbers */
     dt_bind_in *ext;
-    size_t *out_bytes;         /* (n_out,) */
-    size_t *temp_offset;       /* (n_temp,) into the arena */
+    size_t *out_bytes;   /* (n_out,) */
+    size_t *temp_offset; /* (n_temp,) into the arena */
     size_t arena_bytes;
     int n_instr[2];
     dt_instr *instr[2];
@@ -140,9 +140,9 @@ void dt_plan_unref(dt_plan *p); /* any thread */
 typedef struct dt_run_part { /* one program's bindings */
     struct dt_run *run;
     int program;
-    void **base;     /* (n_slots,) */
-    dt_buf **buf;    /* (n_ext + n_out,) referenced */
-    dt_error_t **error; /* (n_slots,) referenced; published to the other queue by `done` */
+    void **base;              /* (n_slots,) */
+    dt_buf **buf;             /* (n_ext + n_out,) referenced */
+    dt_error_t **error;       /* (n_slots,) referenced; published to the other queue by `done` */
     _Atomic uint32_t done[2]; /* instructions finished, per queue: futex words */
     _Atomic uint32_t queues;  /* queues still running */
 } dt_run_part;
@@ -151,8 +151,8 @@ typedef struct dt_run {
     _Atomic uint32_t parts; /* programs still running */
     dt_run_part *part;      /* (n_programs,) */
     uint64_t *numbers;
-    uint32_t *site;         /* (n_nodes,) */
-    dt_rendezvous *meet;    /* (n_colls,) */
+    uint32_t *site;      /* (n_nodes,) */
+    dt_rendezvous *meet; /* (n_colls,) */
 } dt_run;
 
 #endif

@@ -34,7 +34,7 @@ typedef struct dt_hostbuf {
     void (*free_fn)(void *ctx);
     void *ctx;
 } dt_hostbuf;
-dt_status dt_hostbuf_new(size_t bytes, dt_hostbuf **out) DT_WUR;                                            /* allocates data, 64-byte aligned */
+dt_status dt_hostbuf_new(size_t bytes, dt_hostbuf **out) DT_WUR;                                                  /* allocates data, 64-byte aligned */
 dt_status dt_hostbuf_wrap(void *data, size_t bytes, void (*free_fn)(void *), void *ctx, dt_hostbuf **out) DT_WUR; /* borrows data */
 dt_hostbuf *dt_hostbuf_ref(dt_hostbuf *b);
 void dt_hostbuf_unref(dt_hostbuf *b); /* any thread; NULL passes */
@@ -46,7 +46,7 @@ typedef struct dt_future {
     dt_hostbuf *buf;              /* destination: contiguous, global; NULL for SYNC */
     const dt_meta *meta;          /* of buf */
     _Atomic(struct dt_error *) error;
-    void (*notify)(void *ctx);    /* called once on completion, on the completing thread; must not block */
+    void (*notify)(void *ctx); /* called once on completion, on the completing thread; must not block */
     void *notify_ctx;
     _Atomic uint32_t notified;
 } dt_future;

@@ -28,7 +28,7 @@ dt_dtype dt_dtype_promote(dt_dtype a, dt_dtype b) {
     int ca = dt_dtype_categories[a], cb = dt_dtype_categories[b];
     if (ca != cb) return ca > cb ? a : b;
     if (ca == 2 && dt_dtype_size(a) == 2 && dt_dtype_size(b) == 2) return DT_float32; /* float16 with bfloat16 */
-    if (a == DT_uint8 || b == DT_uint8) { /* the only unsigned type: with int8 it needs int16 */
+    if (a == DT_uint8 || b == DT_uint8) {                                             /* the only unsigned type: with int8 it needs int16 */
         dt_dtype o = a == DT_uint8 ? b : a;
         return o == DT_int8 ? DT_int16 : o;
     }

@@ -5,16 +5,16 @@
 #include "base/status.h"
 
 /* X(name, C type of storage, size in bytes, category: 0 bool 1 integer 2 float 3 complex, safetensors' and NumPy's names) */
-#define DT_DTYPE_MAP(X)                                                                                                           \
-    X(bool, uint8_t, 1, 0, "BOOL", "?")                                                                                           \
-    X(uint8, uint8_t, 1, 1, "U8", "u1")                                                                                           \
-    X(int8, int8_t, 1, 1, "I8", "i1")                                                                                             \
-    X(int16, int16_t, 2, 1, "I16", "i2")                                                                                          \
-    X(int32, int32_t, 4, 1, "I32", "i4")                                                                                          \
-    X(int64, int64_t, 8, 1, "I64", "i8")                                                                                          \
-    X(float16, uint16_t, 2, 2, "F16", "f2")                                                                                       \
-    X(bfloat16, uint16_t, 2, 2, "BF16", "")                                                                                       \
-    X(float32, float, 4, 2, "F32", "f4")                                                                                          \
+#define DT_DTYPE_MAP(X)                     \
+    X(bool, uint8_t, 1, 0, "BOOL", "?")     \
+    X(uint8, uint8_t, 1, 1, "U8", "u1")     \
+    X(int8, int8_t, 1, 1, "I8", "i1")       \
+    X(int16, int16_t, 2, 1, "I16", "i2")    \
+    X(int32, int32_t, 4, 1, "I32", "i4")    \
+    X(int64, int64_t, 8, 1, "I64", "i8")    \
+    X(float16, uint16_t, 2, 2, "F16", "f2") \
+    X(bfloat16, uint16_t, 2, 2, "BF16", "") \
+    X(float32, float, 4, 2, "F32", "f4")    \
     X(float64, double, 8, 2, "F64", "f8")
 
 typedef enum dt_dtype {

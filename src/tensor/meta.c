@@ -11,8 +11,8 @@ static dt_htab metas;
 static dt_arena arena;
 
 static bool equal(const dt_meta *a, const dt_meta *b) {
-    return a->dtype == b->dtype && a->ndim == b->ndim && a->wrapped == b->wrapped && a->mesh == b->mesh &&
-           !memcmp(a->place, b->place, sizeof a->place) && !memcmp(a->shape, b->shape, (size_t)a->ndim * sizeof *a->shape);
+    return a->dtype == b->dtype && a->ndim == b->ndim && a->wrapped == b->wrapped && a->mesh == b->mesh && !memcmp(a->place, b->place, sizeof a->place) &&
+           !memcmp(a->shape, b->shape, (size_t)a->ndim * sizeof *a->shape);
 }
 
 static dt_status intern(const dt_meta *proto, const dt_meta **out) {
@@ -72,8 +72,7 @@ static dt_status set_place(dt_meta *m, const dt_mesh *mesh, const dt_placement *
             if (p.split && m->ndim > DT_MAX_DIM / 2)
                 return dt_fail(DT_E_PLACEMENT, "strided shards: a tensor of %d dimensions, at most %d are possible", m->ndim, DT_MAX_DIM / 2);
             if (p.split && m->shape[d] % p.split)
-                return dt_fail(DT_E_PLACEMENT, "Shard(%d, split_factor=%d): the dimension's size %lld is not a multiple", d, p.split,
-                               (long long)m->shape[d]);
+                return dt_fail(DT_E_PLACEMENT, "Shard(%d, split_factor=%d): the dimension's size %lld is not a multiple", d, p.split, (long long)m->shape[d]);
             for (int k = 0; k < i; k++)
                 if (p.split && m->place[k].kind == DT_SHARD && m->place[k].dim == d && m->place[k].split && m->place[k].split != p.split)
                     return dt_fail(DT_E_PLACEMENT, "two strided shards of dimension %d with split factors %d and %d", d, m->place[k].split, p.split);
@@ -148,9 +147,7 @@ void dt_meta_print(const dt_meta *m, dt_str *s) {
     dt_placements_print(m->mesh, m->place, s);
 }
 
-bool dt_meta_same_shape(const dt_meta *a, const dt_meta *b) {
-    return a->ndim == b->ndim && !memcmp(a->shape, b->shape, (size_t)a->ndim * sizeof *a->shape);
-}
+bool dt_meta_same_shape(const dt_meta *a, const dt_meta *b) { return a->ndim == b->ndim && !memcmp(a->shape, b->shape, (size_t)a->ndim * sizeof *a->shape); }
 
 dt_status dt_dim_wrap(int64_t *dim, int ndim) {
     int n = ndim ? ndim : 1;

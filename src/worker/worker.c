@@ -2,8 +2,8 @@
 #include "worker/worker.h"
 
 #include <pthread.h>
-#include <stdlib.h>
 #include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
 
 #include "base/arena.h"
@@ -20,8 +20,8 @@ struct dt_worker {
     pthread_t thread, comm_thread;
     bool comm_started;
     dt_item item[QUEUE];
-    _Alignas(64) _Atomic uint32_t tail;  /* pushed; a futex word */
-    _Alignas(64) _Atomic uint32_t head;  /* finished */
+    _Alignas(64) _Atomic uint32_t tail; /* pushed; a futex word */
+    _Alignas(64) _Atomic uint32_t head; /* finished */
     _Atomic uint32_t asleep;
     _Alignas(64) _Atomic(dt_run_part *) comm_part; /* what the communication thread shall run */
     _Atomic uint32_t comm_seq;                     /* futex word: a new part, or stop */
@@ -138,8 +138,7 @@ static void run_program(dt_worker *w, dt_run_part *p) {
     load_errors(p, prog);
     if (prog->n_instr[1]) {
         if (!comm_start(w)) { /* no thread to be had: one queue after the other would wait for ever, so fail loudly and early */
-            for (int i = 0; i < prog->n_slots; i++)
-                set_error(p, i, dt_error_new(DT_E_NOMEM, 0, "communication", "cannot start the communication thread"));
+            for (int i = 0; i < prog->n_slots; i++) set_error(p, i, dt_error_new(DT_E_NOMEM, 0, "communication", "cannot start the communication thread"));
         }
         atomic_store(&w->comm_part, p);
         atomic_fetch_add_explicit(&w->comm_seq, 1, memory_order_release);

@@ -24,14 +24,14 @@ typedef struct dt_item {
 } dt_item;
 
 dt_status dt_worker_new(dt_device d, int team_max, int team, void (*wake)(void), dt_worker **out) DT_WUR; /* wake: called when the worker falls idle */
-void dt_worker_free(dt_worker *w); /* finishes what was pushed, joins */
+void dt_worker_free(dt_worker *w);                                                                        /* finishes what was pushed, joins */
 /* False when the queue is full: nothing was pushed. */
 bool dt_worker_push(dt_worker *w, dt_item item);
 uint32_t dt_worker_pending(const dt_worker *w); /* items not finished */
 void dt_worker_team(dt_worker *w, int size);
 uint64_t dt_worker_runs(const dt_worker *w);
 
-void dt_buf_unref(dt_buf *b); /* any thread */
+void dt_buf_unref(dt_buf *b);          /* any thread */
 void dt_run_part_done(dt_run_part *p); /* the last part frees the run */
 
 #endif

@@ -4,10 +4,9 @@
 #include "tensor/dtype.h"
 
 TEST(promotion) {
-    static const uint8_t want[][3] = {
-        {DT_bool, DT_uint8, DT_uint8},        {DT_uint8, DT_int8, DT_int16},         {DT_uint8, DT_int32, DT_int32},
-        {DT_int64, DT_float16, DT_float16},   {DT_float16, DT_bfloat16, DT_float32}, {DT_float32, DT_bfloat16, DT_float32},
-        {DT_float64, DT_float16, DT_float64}, {DT_int8, DT_int16, DT_int16},         {DT_bool, DT_bool, DT_bool}};
+    static const uint8_t want[][3] = {{DT_bool, DT_uint8, DT_uint8},        {DT_uint8, DT_int8, DT_int16},         {DT_uint8, DT_int32, DT_int32},
+                                      {DT_int64, DT_float16, DT_float16},   {DT_float16, DT_bfloat16, DT_float32}, {DT_float32, DT_bfloat16, DT_float32},
+                                      {DT_float64, DT_float16, DT_float64}, {DT_int8, DT_int16, DT_int16},         {DT_bool, DT_bool, DT_bool}};
     for (size_t i = 0; i < sizeof want / sizeof *want; i++) {
         CHECK_INT(dt_dtype_promote(want[i][0], want[i][1]), want[i][2]);
         CHECK_INT(dt_dtype_promote(want[i][1], want[i][0]), want[i][2]);

@@ -18,8 +18,7 @@ static const dt_meta *meta_of(const dt_type *type, const dt_mesh *mesh, const dt
 }
 
 TEST(chunks_are_torch_chunk) {
-    static const int64_t want[][6] = {{5, 4, 2, 2, 1, 0}, {6, 4, 2, 2, 2, 0}, {8, 4, 2, 2, 2, 2},
-                                      {1, 4, 1, 0, 0, 0}, {0, 4, 0, 0, 0, 0}, {7, 3, 3, 3, 1, 0}};
+    static const int64_t want[][6] = {{5, 4, 2, 2, 1, 0}, {6, 4, 2, 2, 2, 0}, {8, 4, 2, 2, 2, 2}, {1, 4, 1, 0, 0, 0}, {0, 4, 0, 0, 0, 0}, {7, 3, 3, 3, 1, 0}};
     for (size_t c = 0; c < sizeof want / sizeof *want; c++) {
         int64_t at = 0;
         for (int64_t i = 0; i < want[c][1]; i++) {

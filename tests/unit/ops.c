@@ -37,7 +37,6 @@ TEST(every_op_is_complete) {
         if (!op->place && !is_composed(op)) TEST_FAIL("%s has no .place", name);
         if (!op->infer && !is_composed(op)) TEST_FAIL("%s has no .infer", name);
         if (!op->kernels[0].fn && !op->alias && !is_composed(op) && !(op->flags & DT_F_LOWERED)) TEST_FAIL("%s has no kernel", name);
-        if (op->alias && !op->unview && (op->where & (DT_FN | DT_METHOD)))
-            TEST_FAIL("%s is a view without .unview: writes through it are lost", name);
+        if (op->alias && !op->unview && (op->where & (DT_FN | DT_METHOD))) TEST_FAIL("%s is a view without .unview: writes through it are lost", name);
     }
 }

@@ -106,20 +106,18 @@ static int test_failures; /* of the running test; touched from any thread that f
     } while (0)
 
 /* The string A holds the text B somewhere. */
-#define CHECK_HAS(A, B)                                                                               \
-    do {                                                                                              \
-        const char *test_a_ = (A), *test_b_ = (B);                                                    \
-        if (!test_a_ || !strstr(test_a_, test_b_))                                                    \
-            TEST_FAIL("%s = \"%s\" does not hold \"%s\"", #A, test_a_ ? test_a_ : "(null)", test_b_); \
+#define CHECK_HAS(A, B)                                                                                                                      \
+    do {                                                                                                                                     \
+        const char *test_a_ = (A), *test_b_ = (B);                                                                                           \
+        if (!test_a_ || !strstr(test_a_, test_b_)) TEST_FAIL("%s = \"%s\" does not hold \"%s\"", #A, test_a_ ? test_a_ : "(null)", test_b_); \
     } while (0)
 
 /* |A - B| <= TOL; two NaNs are near, NaN and a number are not. */
-#define CHECK_NEAR(A, B, TOL)                                                                          \
-    do {                                                                                               \
-        double test_a_ = (double)(A), test_b_ = (double)(B), test_t_ = (double)(TOL);                  \
-        bool test_same_ = test_a_ == test_b_ || (isnan(test_a_) && isnan(test_b_));                    \
-        if (!test_same_ && !(fabs(test_a_ - test_b_) <= test_t_))                                      \
-            TEST_FAIL("%s = %.17g, expected %s = %.17g within %g", #A, test_a_, #B, test_b_, test_t_); \
+#define CHECK_NEAR(A, B, TOL)                                                                                                                                \
+    do {                                                                                                                                                     \
+        double test_a_ = (double)(A), test_b_ = (double)(B), test_t_ = (double)(TOL);                                                                        \
+        bool test_same_ = test_a_ == test_b_ || (isnan(test_a_) && isnan(test_b_));                                                                          \
+        if (!test_same_ && !(fabs(test_a_ - test_b_) <= test_t_)) TEST_FAIL("%s = %.17g, expected %s = %.17g within %g", #A, test_a_, #B, test_b_, test_t_); \
     } while (0)
 
 /* Seconds a single test may take; a test that hangs is ended by SIGALRM. Define it before the include for a slow one. */

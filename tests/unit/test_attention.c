@@ -94,9 +94,9 @@ static void check(const shape *z, dt_dtype t, const int *perm, dt_team *team) {
 }
 
 static const shape shapes[] = {
-    {1, 1, 1, 1, 1, 1, 1, false, 0},    {2, 2, 2, 5, 7, 3, 4, false, 0},    {1, 2, 2, 70, 70, 16, 16, true, 0},  {1, 1, 1, 130, 65, 20, 33, true, 0},
-    {1, 1, 1, 65, 200, 8, 40, true, 0}, {2, 4, 2, 33, 129, 24, 16, true, 0}, {2, 2, 1, 50, 64, 64, 64, false, 1}, {2, 3, 3, 20, 90, 32, 48, false, 2},
-    {1, 6, 1, 300, 300, 16, 16, true, 0}, {1, 2, 2, 4, 0, 8, 8, false, 0},  {0, 2, 2, 4, 4, 8, 8, false, 0},     {1, 1, 1, 60, 64, 130, 256, false, 0},
+    {1, 1, 1, 1, 1, 1, 1, false, 0},      {2, 2, 2, 5, 7, 3, 4, false, 0},     {1, 2, 2, 70, 70, 16, 16, true, 0},  {1, 1, 1, 130, 65, 20, 33, true, 0},
+    {1, 1, 1, 65, 200, 8, 40, true, 0},   {2, 4, 2, 33, 129, 24, 16, true, 0}, {2, 2, 1, 50, 64, 64, 64, false, 1}, {2, 3, 3, 20, 90, 32, 48, false, 2},
+    {1, 6, 1, 300, 300, 16, 16, true, 0}, {1, 2, 2, 4, 0, 8, 8, false, 0},     {0, 2, 2, 4, 4, 8, 8, false, 0},     {1, 1, 1, 60, 64, 130, 256, false, 0},
 };
 
 static void check_all(void) {
@@ -104,7 +104,8 @@ static void check_all(void) {
     dt_team *team = NULL;
     REQUIRE_OK(dt_team_new(2, "test", &team));
     for (int i = 0; i < (int)(sizeof shapes / sizeof *shapes); i++)
-        for (int t = 0; t < 4; t++) check(&shapes[i], types[t], t == 1 ? (const int[]){1, 3, 0, 2} : i % 2 ? (const int[]){0, 2, 1, 3} : NULL, i % 2 ? team : NULL);
+        for (int t = 0; t < 4; t++)
+            check(&shapes[i], types[t], t == 1 ? (const int[]){1, 3, 0, 2} : i % 2 ? (const int[]){0, 2, 1, 3} : NULL, i % 2 ? team : NULL);
     dt_team_free(team);
 }
 

@@ -56,8 +56,7 @@ TEST(higher_order) {
     dt_tensor *x = LEAF(s, 2, 3), *g = NULL, *h = NULL;
     dt_tensor *y = dt_mul(s, dt_mul(s, x, x), x);
     dt_tensor *one = dt_util_fill(s, dt_tensor_meta(y), 1);
-    dt_backward_args a = {
-        .n_roots = 1, .roots = &y, .grads = &one, .n_inputs = 1, .inputs = &x, .retain_graph = true, .create_graph = true};
+    dt_backward_args a = {.n_roots = 1, .roots = &y, .grads = &one, .n_inputs = 1, .inputs = &x, .retain_graph = true, .create_graph = true};
     REQUIRE_OK(dt_backward_run(&a, &g));
     CHECK_VEC(g, 12, 27);
     CHECK(dt_requires_grad(g));

@@ -24,9 +24,7 @@ static dt_status in_place(const dt_op *op, dt_tensor *t, double v) {
     dt_arg_float(&a.a[1], v);
     return dt_invoke_inplace(op, &a);
 }
-static int backward_sum(dt_scope *s, dt_tensor *y) {
-    return dt_backward(dt_sum(s, y, DT_NO_DIMS, false, DT_DTYPE_NONE), NULL, false, false);
-}
+static int backward_sum(dt_scope *s, dt_tensor *y) { return dt_backward(dt_sum(s, y, DT_NO_DIMS, false, DT_DTYPE_NONE), NULL, false, false); }
 
 TEST(write_base_read_view) {
     dt_scope *s = dt_scope_new();

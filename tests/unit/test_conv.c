@@ -28,8 +28,8 @@ static void reference(const shape *z, const int64_t *out, const dt_view *x, cons
                         int64_t i0 = a / o[2] / o[1] * s[0] - p[0] + t / k[2] / k[1] * d[0], i1 = a / o[2] % o[1] * s[1] - p[1] + t / k[2] % k[1] * d[1],
                                 i2 = a % o[2] * s[2] - p[2] + t % k[2] * d[2];
                         if (i0 < 0 || i0 >= in[0] || i1 < 0 || i1 >= in[1] || i2 < 0 || i2 >= in[2]) continue;
-                        int64_t xi = (((n * C + oc / z->Og * z->Cg + c) * in[0] + i0) * in[1] + i1) * in[2] + i2, wi = (oc * z->Cg + c) * k[0] * k[1] * k[2] + t,
-                                yi = (n * O + oc) * o[0] * o[1] * o[2] + a;
+                        int64_t xi = (((n * C + oc / z->Og * z->Cg + c) * in[0] + i0) * in[1] + i1) * in[2] + i2,
+                                wi = (oc * z->Cg + c) * k[0] * k[1] * k[2] + t, yi = (n * O + oc) * o[0] * o[1] * o[2] + a;
                         y[yi] += kt_at(x, xi) * kt_at(w, wi);
                         gx[xi] += kt_at(gy, yi) * kt_at(w, wi);
                         gw[wi] += kt_at(x, xi) * kt_at(gy, yi);
@@ -52,13 +52,17 @@ static void check(int number, const shape *z, dt_dtype t, dt_team *team) {
         ys[2 + d] = (z->in[d] + 2 * z->pad[d] - z->dil[d] * (z->k[d] - 1) - 1) / z->stride[d] + 1;
     }
     int nd = z->nd + 2;
-    dt_view x = kt_view(t, nd, xs, NULL), w = kt_view(t, nd, ws, NULL), b = kt_view(t, 1, bs, NULL), y = kt_view(t, nd, ys, NULL), gy = kt_view(t, nd, ys, NULL),
-            gx = kt_view(t, nd, xs, NULL), gw = kt_view(t, nd, ws, NULL);
+    dt_view x = kt_view(t, nd, xs, NULL), w = kt_view(t, nd, ws, NULL), b = kt_view(t, 1, bs, NULL), y = kt_view(t, nd, ys, NULL),
+            gy = kt_view(t, nd, ys, NULL), gx = kt_view(t, nd, xs, NULL), gw = kt_view(t, nd, ws, NULL);
     CHECK_OK(kt_run(dt_cpu_conv, &dt_op_conv, &a, 3, (dt_view[]){x, w, b}, 1, &y, team));
     CHECK_OK(kt_run(dt_cpu_conv_input, &dt_op_conv_input, &a, 2, (dt_view[]){gy, w}, 1, &gx, team));
     CHECK_OK(kt_run(dt_cpu_conv_weight, &dt_op_conv_weight, &a, 2, (dt_view[]){x, gy}, 1, &gw, team));
     int64_t ny = dt_view_numel(&y), nx = dt_view_numel(&x), nw = dt_view_numel(&w);
-    double *ry = calloc((size_t)(ny + nx + nw + 1), 8), *rx = ry + ny, *rw = rx + nx, tol = t == DT_float64 ? 1e-12 : t == DT_float32 ? 3e-5 : t == DT_float16 ? 2e-2 : 1e-1;
+    double *ry = calloc((size_t)(ny + nx + nw + 1), 8), *rx = ry + ny, *rw = rx + nx,
+           tol = t == DT_float64   ? 1e-12
+                 : t == DT_float32 ? 3e-5
+                 : t == DT_float16 ? 2e-2
+                                   : 1e-1;
     for (int64_t i = 0; i < ny; i++) ry[i] = kt_at(&b, i / (z->N ? ny / z->N / bs[0] : 1) % bs[0]);
     reference(z, ys + 2, &x, &w, &gy, ry, rx, rw);
     near("y", number, &y, ry, tol);

@@ -42,7 +42,8 @@ static void check_gemm(dt_dtype t, int64_t b, int64_t m, int64_t k, int64_t n, b
 }
 
 static void check_all(void) {
-    static const int64_t sizes[][4] = {{1, 1, 1, 1}, {2, 3, 4, 5}, {1, 1, 70, 33}, {1, 33, 70, 1}, {3, 7, 300, 65}, {2, 100, 17, 200}, {1, 64, 64, 64}, {0, 3, 4, 5}, {2, 3, 0, 5}, {1, 250, 40, 700}};
+    static const int64_t sizes[][4] = {{1, 1, 1, 1},      {2, 3, 4, 5},    {1, 1, 70, 33}, {1, 33, 70, 1}, {3, 7, 300, 65},
+                                       {2, 100, 17, 200}, {1, 64, 64, 64}, {0, 3, 4, 5},   {2, 3, 0, 5},   {1, 250, 40, 700}};
     static const dt_dtype types[] = {DT_float32, DT_float64, DT_bfloat16, DT_float16, DT_int64, DT_int8, DT_uint8, DT_int32, DT_int16};
     dt_team *team = NULL;
     REQUIRE_OK(dt_team_new(3, "test", &team));

@@ -156,4 +156,3 @@ TEST(what_is_local_is_seen_as_local) {
     CHECK(r.all_reduce && !strcmp(r.kind, "all_reduce"));
     dt_arena_fini(&a);
 }
-

@@ -71,8 +71,7 @@ TEST(any_dims_any_placement) {
                 NEAR(dt_mean(s, x, dims, true, DT_DTYPE_NONE), n, want, 1e-5);
                 NEAR(dt_amax(s, x, dims, false), reference(mask, 'm', want), want, 0);
                 NEAR(dt_amin(s, x, dims, true), reference(mask, 'n', want), want, 0);
-                NEAR(dt_sum(s, dt_permute(s, x, DT_DIMS(2, 0, 1)), DT_NO_DIMS, false, DT_DTYPE_NONE), 1, (reference(7, 's', want), want),
-                     1e-5);
+                NEAR(dt_sum(s, dt_permute(s, x, DT_DIMS(2, 0, 1)), DT_NO_DIMS, false, DT_DTYPE_NONE), 1, (reference(7, 's', want), want), 1e-5);
                 if (k == 1) NEAR(dt_prod_dim(s, x, v[0], false, DT_DTYPE_NONE), reference(mask, 'p', want), want, 1e-5);
                 dt_scope_free(s);
             }
@@ -157,15 +156,14 @@ TEST(weighted_loss_of_a_sharded_batch) { /* sum(w l) / sum(w) over the whole */
         dt_tensor *in = dt_from_host(s, x, DT_float32, DT_DIMS(4, 2)), *to = dt_from_host(s, t, DT_int64, DT_DIMS(4)),
                   *wt = dt_from_host(s, w, DT_float32, DT_DIMS(2));
         if (devices > 1)
-            in = dt_distribute(s, in, mesh(devices), "S0"), to = dt_distribute(s, to, mesh(devices), "S0"),
-            wt = dt_distribute(s, wt, mesh(devices), "R");
+            in = dt_distribute(s, in, mesh(devices), "S0"), to = dt_distribute(s, to, mesh(devices), "S0"), wt = dt_distribute(s, wt, mesh(devices), "R");
         NEAR(dt_nll_loss(s, in, to, wt, DT_NOTHING, -100, DT_NOTHING, "mean"), 1, (double[]){46.0 / 13}, 1e-6);
         NEAR(dt_nll_loss(s, in, to, wt, DT_NOTHING, 1, DT_NOTHING, "mean"), 1, (double[]){2}, 1e-6);
     }
     t[2] = 5;
     double got;
-    dt_tensor *loss = dt_nll_loss(s, dt_from_host(s, x, DT_float32, DT_DIMS(4, 2)), dt_from_host(s, t, DT_int64, DT_DIMS(4)), NULL,
-                                  DT_NOTHING, -100, DT_NOTHING, "mean");
+    dt_tensor *loss =
+        dt_nll_loss(s, dt_from_host(s, x, DT_float32, DT_DIMS(4, 2)), dt_from_host(s, t, DT_int64, DT_DIMS(4)), NULL, DT_NOTHING, -100, DT_NOTHING, "mean");
     CHECK_INT(dt_item_f64(loss, &got), DT_E_INDEX);
     CHECK_HAS(dt_error(), "Target 5 is out of bounds");
     dt_scope_free(s);
@@ -200,8 +198,7 @@ static void check_gradient(const char *name, loss_fn f, const char *place) {
         data[i] = keep - h;
         double down = value(f, data);
         data[i] = keep;
-        if (!(fabs((up - down) / (2 * h) - g[i]) < 3e-3))
-            TEST_FAIL("%s: gradient %d is %g, differences give %g", name, i, g[i], (up - down) / (2 * h));
+        if (!(fabs((up - down) / (2 * h) - g[i]) < 3e-3)) TEST_FAIL("%s: gradient %d is %g, differences give %g", name, i, g[i], (up - down) / (2 * h));
     }
     dt_scope_free(s);
 }
@@ -230,26 +227,16 @@ static dt_tensor *f_cross_entropy(dt_scope *s, dt_tensor *x) {
     return dt_cross_entropy(s, x, tt, wt, DT_NOTHING, -100, DT_NOTHING, "mean", 0.2);
 }
 static dt_tensor *f_logsumexp(dt_scope *s, dt_tensor *x) { return dotted(s, dt_logsumexp(s, x, DT_DIMS(0), false)); }
-static dt_tensor *f_prod(dt_scope *s, dt_tensor *x) {
-    return dt_sum(s, dt_prod_dim(s, x, 1, false, DT_DTYPE_NONE), DT_NO_DIMS, false, DT_DTYPE_NONE);
-}
-static dt_tensor *f_cumsum(dt_scope *s, dt_tensor *x) {
-    return dt_mean(s, dt_mul(s, dt_cumsum(s, x, 1, DT_DTYPE_NONE), x), DT_NO_DIMS, false, DT_DTYPE_NONE);
-}
-static dt_tensor *f_cumprod(dt_scope *s, dt_tensor *x) {
-    return dt_sum(s, dt_cumprod(s, x, 1, DT_DTYPE_NONE), DT_NO_DIMS, false, DT_DTYPE_NONE);
-}
-static dt_tensor *f_logcumsumexp(dt_scope *s, dt_tensor *x) {
-    return dt_mean(s, dt_mul(s, dt_logcumsumexp(s, x, 1), x), DT_NO_DIMS, false, DT_DTYPE_NONE);
-}
+static dt_tensor *f_prod(dt_scope *s, dt_tensor *x) { return dt_sum(s, dt_prod_dim(s, x, 1, false, DT_DTYPE_NONE), DT_NO_DIMS, false, DT_DTYPE_NONE); }
+static dt_tensor *f_cumsum(dt_scope *s, dt_tensor *x) { return dt_mean(s, dt_mul(s, dt_cumsum(s, x, 1, DT_DTYPE_NONE), x), DT_NO_DIMS, false, DT_DTYPE_NONE); }
+static dt_tensor *f_cumprod(dt_scope *s, dt_tensor *x) { return dt_sum(s, dt_cumprod(s, x, 1, DT_DTYPE_NONE), DT_NO_DIMS, false, DT_DTYPE_NONE); }
+static dt_tensor *f_logcumsumexp(dt_scope *s, dt_tensor *x) { return dt_mean(s, dt_mul(s, dt_logcumsumexp(s, x, 1), x), DT_NO_DIMS, false, DT_DTYPE_NONE); }
 static dt_tensor *f_topk(dt_scope *s, dt_tensor *x) {
     dt_tensor *r[2];
     dt_topk(s, x, 2, 1, true, true, r);
     return dotted(s, r[0]);
 }
-static dt_tensor *f_mse(dt_scope *s, dt_tensor *x) {
-    return dt_mse_loss(s, x, dt_mul(s, x, DT_V(x)), DT_NOTHING, DT_NOTHING, "mean", NULL);
-}
+static dt_tensor *f_mse(dt_scope *s, dt_tensor *x) { return dt_mse_loss(s, x, dt_mul(s, x, DT_V(x)), DT_NOTHING, DT_NOTHING, "mean", NULL); }
 static dt_tensor *f_group_norm(dt_scope *s, dt_tensor *x) {
     return dt_mean(s, dt_mul(s, dt_group_norm(s, x, 2, NULL, NULL, 1e-1, true), x), DT_NO_DIMS, false, DT_DTYPE_NONE);
 }

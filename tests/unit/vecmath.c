@@ -154,8 +154,7 @@ TEST(every_length_gives_the_same_bits) {
 
 /* Conversions of 16-bit floats agree with the scalar ones of tensor/dtype.h for every value. */
 TEST(half_conversions) {
-    dt_pw_fn up = dt_cpu_pw_cast(DT_float16, DT_float32), down = dt_cpu_pw_cast(DT_float32, DT_float16),
-             bdown = dt_cpu_pw_cast(DT_float32, DT_bfloat16);
+    dt_pw_fn up = dt_cpu_pw_cast(DT_float16, DT_float32), down = dt_cpu_pw_cast(DT_float32, DT_float16), bdown = dt_cpu_pw_cast(DT_float32, DT_bfloat16);
     for (int h = 0; h < 65536; h += 16) {
         uint16_t in[16], back[16], bback[16];
         float f[16], mid[16];

@@ -4,20 +4,20 @@
 #include <math.h>
 #include <string.h>
 
-#define LOOP(type, expr)                                                                                                          \
-    for (int64_t i = 0; i < n; i++) {                                                                                             \
-        type x = ((const type *)d)[i * ds], y = ((const type *)s)[i * ss];                                                        \
-        ((type *)d)[i * ds] = (type)(expr);                                                                                       \
-    }                                                                                                                             \
+#define LOOP(type, expr)                                                   \
+    for (int64_t i = 0; i < n; i++) {                                      \
+        type x = ((const type *)d)[i * ds], y = ((const type *)s)[i * ss]; \
+        ((type *)d)[i * ds] = (type)(expr);                                \
+    }                                                                      \
     break
-#define MODES(type)                                                                                                               \
-    switch (mode) {                                                                                                               \
-    case DT_RM_SET: LOOP(type, ((void)x, y));                                                                                     \
-    case DT_RM_MUL: LOOP(type, x *y);                                                                                             \
-    case DT_RM_MAX: LOOP(type, y > x || y != y ? y : x);                                                                          \
-    case DT_RM_MIN: LOOP(type, y < x || y != y ? y : x);                                                                          \
-    default: LOOP(type, x + y);                                                                                                   \
-    }                                                                                                                             \
+#define MODES(type)                                      \
+    switch (mode) {                                      \
+    case DT_RM_SET: LOOP(type, ((void)x, y));            \
+    case DT_RM_MUL: LOOP(type, x *y);                    \
+    case DT_RM_MAX: LOOP(type, y > x || y != y ? y : x); \
+    case DT_RM_MIN: LOOP(type, y < x || y != y ? y : x); \
+    default: LOOP(type, x + y);                          \
+    }                                                    \
     break
 
 static double combine(dt_reduce_mode mode, double x, double y) {

@@ -13,14 +13,14 @@
 enum { PIECE = 1 << 17 }; /* bytes a task moves, about */
 
 typedef struct shape_plan {
-    int n;                                           /* dims left, outermost first; strides in bytes */
+    int n; /* dims left, outermost first; strides in bytes */
     int64_t size[DT_MAX_DIM], ds[DT_MAX_DIM], ss[DT_MAX_DIM];
     char *d;
     const char *s;
     size_t elem;
-    int64_t rows, rows_a_task; /* for row-wise copies: product of all dims but the last */
-    int turn;                  /* for tiled copies: the dim along which the source is contiguous */
-    int64_t tile_j, strips_i, chunks_j;        /* a task: one strip of TILE_ROWS along i, CHUNK tiles along j */
+    int64_t rows, rows_a_task;          /* for row-wise copies: product of all dims but the last */
+    int turn;                           /* for tiled copies: the dim along which the source is contiguous */
+    int64_t tile_j, strips_i, chunks_j; /* a task: one strip of TILE_ROWS along i, CHUNK tiles along j */
 } shape_plan;
 
 static int64_t magnitude(int64_t v) { return v < 0 ? -v : v; }
@@ -82,23 +82,23 @@ static void row_start(const shape_plan *p, int64_t r, int skip, char **d, const 
     }
 }
 
-#define STRIDED(type)                                                                                                             \
+#define STRIDED(type) \
     for (int64_t i = 0; i < n; i++) *(type *)(d + i * ds) = *(const type *)(s + i * ss)
-#define TO_DENSE(type)                                                                                                            \
+#define TO_DENSE(type) \
     for (int64_t i = 0; i < n; i++) ((type *)d)[i] = *(const type *)(s + i * ss)
-#define FILL(type)                                                                                                                \
-    do {                                                                                                                          \
-        type v = *(const type *)s;                                                                                                \
-        for (int64_t i = 0; i < n; i++) ((type *)d)[i] = v;                                                                       \
+#define FILL(type)                                          \
+    do {                                                    \
+        type v = *(const type *)s;                          \
+        for (int64_t i = 0; i < n; i++) ((type *)d)[i] = v; \
     } while (0)
-#define ROW(type)                                                                                                                 \
-    do {                                                                                                                          \
-        if (ds != sizeof(type))                                                                                                   \
-            STRIDED(type);                                                                                                        \
-        else if (ss == 0)                                                                                                         \
-            FILL(type);                                                                                                           \
-        else                                                                                                                      \
-            TO_DENSE(type);                                                                                                       \
+#define ROW(type)               \
+    do {                        \
+        if (ds != sizeof(type)) \
+            STRIDED(type);      \
+        else if (ss == 0)       \
+            FILL(type);         \
+        else                    \
+            TO_DENSE(type);     \
     } while (0)
 
 /* One row. d: n elements, ds bytes apart; s: the same with ss. */
@@ -144,11 +144,11 @@ static void piece_task(void *arg, int64_t t) {
 }
 
 /* Turn a tile held in `buf` (rows of `pitch` elements along the source's dense dim) into dst rows. */
-#define TURN(type)                                                                                                                \
-    for (int64_t j = 0; j < nj; j++) {                                                                                            \
-        type *restrict out = (type *)(d + j * dj);                                                                                \
-        const type *restrict in = (const type *)buf + j;                                                                          \
-        for (int64_t i = 0; i < ni; i++) out[i] = in[i * pitch];                                                                  \
+#define TURN(type)                                               \
+    for (int64_t j = 0; j < nj; j++) {                           \
+        type *restrict out = (type *)(d + j * dj);               \
+        const type *restrict in = (const type *)buf + j;         \
+        for (int64_t i = 0; i < ni; i++) out[i] = in[i * pitch]; \
     }
 
 /* 4-byte elements: blocks of 4 x 4 are turned in registers. */
@@ -271,13 +271,13 @@ static void cast_one(dt_dtype to, char *d, dt_dtype from, const char *s) {
         dt_element_set_i64(to, d, dt_element_get_i64(from, s));
 }
 
-#define CAST_LOOP(to_t, from_t, expr)                                                                                             \
-    do {                                                                                                                          \
-        for (int64_t i = 0; i < n; i++) {                                                                                         \
-            from_t x = *(const from_t *)(s + i * ss);                                                                             \
-            *(to_t *)(d + i * ds) = (expr);                                                                                       \
-        }                                                                                                                         \
-        return;                                                                                                                   \
+#define CAST_LOOP(to_t, from_t, expr)                 \
+    do {                                              \
+        for (int64_t i = 0; i < n; i++) {             \
+            from_t x = *(const from_t *)(s + i * ss); \
+            *(to_t *)(d + i * ds) = (expr);           \
+        }                                             \
+        return;                                       \
     } while (0)
 
 static void cast_row(const cast_plan *c, char *restrict d, const char *restrict s, int64_t n, int64_t ds, int64_t ss) {

@@ -70,38 +70,38 @@ typedef struct reduction {
 enum { BLOCK = 512 };
 
 /* acc op= x over a block, for one accumulator type; x(i) reads element i of the source. */
-#define REDUCE_BLOCK(acc, x)                                                                                                      \
-    do {                                                                                                                          \
-        if (first)                                                                                                                \
-            for (int64_t i = 0; i < m; i++) acc[i] = x;                                                                           \
-        else if (r->op == DT_MAX)                                                                                                 \
-            for (int64_t i = 0; i < m; i++) acc[i] = x > acc[i] || x != x ? x : acc[i];                                           \
-        else if (r->op == DT_MIN)                                                                                                 \
-            for (int64_t i = 0; i < m; i++) acc[i] = x < acc[i] || x != x ? x : acc[i];                                           \
-        else                                                                                                                      \
-            for (int64_t i = 0; i < m; i++) acc[i] += x;                                                                          \
+#define REDUCE_BLOCK(acc, x)                                                            \
+    do {                                                                                \
+        if (first)                                                                      \
+            for (int64_t i = 0; i < m; i++) acc[i] = x;                                 \
+        else if (r->op == DT_MAX)                                                       \
+            for (int64_t i = 0; i < m; i++) acc[i] = x > acc[i] || x != x ? x : acc[i]; \
+        else if (r->op == DT_MIN)                                                       \
+            for (int64_t i = 0; i < m; i++) acc[i] = x < acc[i] || x != x ? x : acc[i]; \
+        else                                                                            \
+            for (int64_t i = 0; i < m; i++) acc[i] += x;                                \
     } while (0)
 
-#define DEFINE_ROW(name, ctype, acctype, LOAD, STORE)                                                                             \
-    __attribute__((optimize("O3"))) static void name(void *ctx, int64_t n, char *dst, int64_t ds, const int64_t *off) {           \
-        const reduction *r = ctx;                                                                                                 \
-        acctype acc[BLOCK];                                                                                                       \
-        for (int64_t at = 0; at < n; at += BLOCK) {                                                                               \
-            int64_t m = n - at < BLOCK ? n - at : BLOCK;                                                                          \
-            for (int k = 0; k < r->n; k++) {                                                                                      \
-                int64_t st = r->src[k].ndim ? r->src[k].stride[r->src[k].ndim - 1] : 1;                                           \
-                const ctype *p = (const ctype *)r->src[k].data + off[k] + at * st;                                                \
-                bool first = k == 0;                                                                                              \
-                if (st == 1)                                                                                                      \
-                    REDUCE_BLOCK(acc, (acctype)LOAD(p[i]));                                                                       \
-                else                                                                                                              \
-                    REDUCE_BLOCK(acc, (acctype)LOAD(p[i * st]));                                                                  \
-            }                                                                                                                     \
-            if (r->op == DT_AVG)                                                                                                  \
-                for (int64_t i = 0; i < m; i++) acc[i] /= (acctype)r->n;                                                          \
-            ctype *o = (ctype *)dst + at * ds;                                                                                    \
-            for (int64_t i = 0; i < m; i++) o[i * ds] = (ctype)STORE(acc[i]);                                                     \
-        }                                                                                                                         \
+#define DEFINE_ROW(name, ctype, acctype, LOAD, STORE)                                                                   \
+    __attribute__((optimize("O3"))) static void name(void *ctx, int64_t n, char *dst, int64_t ds, const int64_t *off) { \
+        const reduction *r = ctx;                                                                                       \
+        acctype acc[BLOCK];                                                                                             \
+        for (int64_t at = 0; at < n; at += BLOCK) {                                                                     \
+            int64_t m = n - at < BLOCK ? n - at : BLOCK;                                                                \
+            for (int k = 0; k < r->n; k++) {                                                                            \
+                int64_t st = r->src[k].ndim ? r->src[k].stride[r->src[k].ndim - 1] : 1;                                 \
+                const ctype *p = (const ctype *)r->src[k].data + off[k] + at * st;                                      \
+                bool first = k == 0;                                                                                    \
+                if (st == 1)                                                                                            \
+                    REDUCE_BLOCK(acc, (acctype)LOAD(p[i]));                                                             \
+                else                                                                                                    \
+                    REDUCE_BLOCK(acc, (acctype)LOAD(p[i * st]));                                                        \
+            }                                                                                                           \
+            if (r->op == DT_AVG)                                                                                        \
+                for (int64_t i = 0; i < m; i++) acc[i] /= (acctype)r->n;                                                \
+            ctype *o = (ctype *)dst + at * ds;                                                                          \
+            for (int64_t i = 0; i < m; i++) o[i * ds] = (ctype)STORE(acc[i]);                                           \
+        }                                                                                                               \
     }
 DEFINE_ROW(row_f32, float, float, , )
 DEFINE_ROW(row_f64, double, double, , )

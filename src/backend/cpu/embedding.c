@@ -82,10 +82,10 @@ static int64_t gy_row(const dt_view *gy, int64_t i) {
 }
 
 /* The sum of the rows in the list that starts at `first`, columns [k0, k0 + n), into acc. Returns how many rows. */
-#define SUM_ROWS(acc_t, load)                                                                                                     \
-    for (int32_t p = first; p; p = j->next[p - 1], count++) {                                                                     \
-        int64_t at = gy_row(gy, p - 1) + k0 * gy->stride[gy->ndim - 1];                                                           \
-        for (int64_t k = 0; k < n; k++) acc[k] += load(at + k * stride);                                                          \
+#define SUM_ROWS(acc_t, load)                                            \
+    for (int32_t p = first; p; p = j->next[p - 1], count++) {            \
+        int64_t at = gy_row(gy, p - 1) + k0 * gy->stride[gy->ndim - 1];  \
+        for (int64_t k = 0; k < n; k++) acc[k] += load(at + k * stride); \
     }
 #define LOAD_F32(o) ((const float *)gy->data)[o]
 #define LOAD_F64(o) ((const double *)gy->data)[o]

@@ -41,8 +41,8 @@ static dt_status check_index(const dt_kctx *c, const dt_view *index, int64_t low
     for (int64_t i = 0; i < n; i++) {
         int64_t k = dense ? p[i] : p[offset_at(index, i)];
         if (k < low || k >= size)
-            return dt_fail(DT_E_INDEX, "index out of range in self: %s: index %lld is out of bounds for dimension with size %lld", dt_op_name(c->op), (long long)k,
-                           (long long)size);
+            return dt_fail(DT_E_INDEX, "index out of range in self: %s: index %lld is out of bounds for dimension with size %lld", dt_op_name(c->op),
+                           (long long)k, (long long)size);
     }
     return DT_OK;
 }
@@ -98,11 +98,11 @@ static void select_task(void *arg, int64_t t) {
     }
 }
 /* Single elements (dim is the last that counts): one outer index at a time. */
-#define PICK(type)                                                                                                                \
-    for (int64_t i = 0; i < j->n; i++) {                                                                                          \
-        int64_t k = x[i * xs] - j->lo;                                                                                            \
-        ((type *)dst)[i] = k >= 0 && k < have ? ((const type *)src)[k * ss] : 0;                                                  \
-    }                                                                                                                             \
+#define PICK(type)                                                               \
+    for (int64_t i = 0; i < j->n; i++) {                                         \
+        int64_t k = x[i * xs] - j->lo;                                           \
+        ((type *)dst)[i] = k >= 0 && k < have ? ((const type *)src)[k * ss] : 0; \
+    }                                                                            \
     break
 static void pick_task(void *arg, int64_t t) {
     const select_job *j = arg;
@@ -272,11 +272,11 @@ static void line_start(const line_job *j, int64_t line, int64_t *table, int64_t 
         *other += k * j->other.stride[d];
     }
 }
-#define GATHER(type)                                                                                                              \
-    for (int64_t i = 0; i < j->n; i++, x += xs, o += os) {                                                                        \
-        int64_t k = *x - j->lo;                                                                                                   \
-        ((type *)j->other.data)[o] = k >= 0 && k < have ? ((const type *)j->table.data)[at + k * ts] : 0;                         \
-    }                                                                                                                             \
+#define GATHER(type)                                                                                      \
+    for (int64_t i = 0; i < j->n; i++, x += xs, o += os) {                                                \
+        int64_t k = *x - j->lo;                                                                           \
+        ((type *)j->other.data)[o] = k >= 0 && k < have ? ((const type *)j->table.data)[at + k * ts] : 0; \
+    }                                                                                                     \
     break
 static void gather_task(void *arg, int64_t t) {
     const line_job *j = arg;
@@ -302,7 +302,8 @@ static dt_status check_lines(const line_job *j, int64_t size) {
     for (int64_t i = 0; i < n; i++) {
         int64_t k = dense ? p[i] : index_at(&j->index, i);
         if (k < 0 || k >= size)
-            return dt_fail(DT_E_SHAPE, "index %lld is out of bounds for dimension %d with size %lld (%s)", (long long)k, j->dim, (long long)size, dt_op_name(j->c->op));
+            return dt_fail(DT_E_SHAPE, "index %lld is out of bounds for dimension %d with size %lld (%s)", (long long)k, j->dim, (long long)size,
+                           dt_op_name(j->c->op));
     }
     return DT_OK;
 }
@@ -366,9 +367,7 @@ static void scatter_task(void *arg, int64_t t) {
     }
 }
 size_t dt_cpu_scatter_scratch(const dt_kctx *c);
-size_t dt_cpu_scatter_scratch(const dt_kctx *c) {
-    return attr_of(c)->mode == DT_RM_MEAN ? (size_t)dt_view_numel(&c->out[0]) * sizeof(int32_t) : 0;
-}
+size_t dt_cpu_scatter_scratch(const dt_kctx *c) { return attr_of(c)->mode == DT_RM_MEAN ? (size_t)dt_view_numel(&c->out[0]) * sizeof(int32_t) : 0; }
 DT_CPU_KERNEL(scatter);
 dt_status dt_cpu_scatter(const dt_kctx *c) {
     const dt_index_attr *a = attr_of(c);

@@ -56,8 +56,8 @@ static dt_status check(const dt_kctx *c, const put_job *j) {
             }
             int64_t k = ((const int64_t *)x->data)[o];
             if (k < -j->size[i] || k >= j->size[i])
-                return dt_fail(DT_E_INDEX, "index %lld is out of bounds for dimension of size %lld (%s; legal: %lld to %lld)", (long long)k, (long long)j->size[i],
-                               dt_op_name(c->op), -(long long)j->size[i], (long long)j->size[i] - 1);
+                return dt_fail(DT_E_INDEX, "index %lld is out of bounds for dimension of size %lld (%s; legal: %lld to %lld)", (long long)k,
+                               (long long)j->size[i], dt_op_name(c->op), -(long long)j->size[i], (long long)j->size[i] - 1);
         }
     }
     return DT_OK;

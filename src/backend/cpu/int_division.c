@@ -23,7 +23,6 @@ static bool has_zero(const dt_view *v) {
 }
 
 dt_status dt_cpu_int_division(const dt_kctx *c) {
-    if (dt_view_numel(&c->out[0]) > 0 && has_zero(&c->in[1]))
-        return dt_fail(DT_E_SHAPE, "%s: ZeroDivisionError: integer division by zero", dt_op_name(c->op));
+    if (dt_view_numel(&c->out[0]) > 0 && has_zero(&c->in[1])) return dt_fail(DT_E_SHAPE, "%s: ZeroDivisionError: integer division by zero", dt_op_name(c->op));
     return dt_cpu_pointwise(c);
 }

@@ -30,8 +30,8 @@ static void load(void) {
         const char *name;
         size_t at;
     } wanted[] = {{"getrf", offsetof(lapack, getrf)}, {"getri", offsetof(lapack, getri)}, {"getrs", offsetof(lapack, getrs)},
-                  {"potrf", offsetof(lapack, potrf)}, {"geqrf", offsetof(lapack, geqrf)},
-                  {"orgqr", offsetof(lapack, orgqr)}, {"gesdd", offsetof(lapack, gesdd)}, {"syevd", offsetof(lapack, syevd)}};
+                  {"potrf", offsetof(lapack, potrf)}, {"geqrf", offsetof(lapack, geqrf)}, {"orgqr", offsetof(lapack, orgqr)},
+                  {"gesdd", offsetof(lapack, gesdd)}, {"syevd", offsetof(lapack, syevd)}};
     complete = true;
     for (size_t i = 0; i < sizeof wanted / sizeof *wanted; i++)
         for (int t = 0; t < 2; t++) {
@@ -123,7 +123,8 @@ static int invert(job *j, int64_t i) { /* the inverse of the transpose is the tr
 }
 DT_CPU_KERNEL(linalg_inv);
 DT_CPU_KERNEL(linalg_inv) {
-    return run(c, invert, "linalg.inv: %sThe diagonal element %d is zero, the inversion could not be completed because the input matrix is singular.", c->out[1].data);
+    return run(c, invert, "linalg.inv: %sThe diagonal element %d is zero, the inversion could not be completed because the input matrix is singular.",
+               c->out[1].data);
 }
 
 static int solve(job *j, int64_t i) { /* a x = b, b (n, k) */
@@ -190,7 +191,8 @@ DT_CPU_KERNEL(linalg_cholesky);
 DT_CPU_KERNEL(linalg_cholesky) {
     return run(c, cholesky,
                "linalg.cholesky: %sThe factorization could not be completed because the input is not positive-definite (the leading minor of order %d is not "
-               "positive-definite).", c->out[1].data);
+               "positive-definite).",
+               c->out[1].data);
 }
 
 static int eigh(job *j, int64_t i) { /* out: values, vectors in columns */
@@ -203,7 +205,10 @@ static int eigh(job *j, int64_t i) { /* out: values, vectors in columns */
 }
 DT_CPU_KERNEL(linalg_eigh);
 DT_CPU_KERNEL(linalg_eigh) {
-    return run(c, eigh, "linalg.eigh: %sThe algorithm failed to converge because the input matrix is ill-conditioned or has too many repeated eigenvalues (error code: %d).", NULL);
+    return run(
+        c, eigh,
+        "linalg.eigh: %sThe algorithm failed to converge because the input matrix is ill-conditioned or has too many repeated eigenvalues (error code: %d).",
+        NULL);
 }
 
 /* ---- triangular systems: plain substitution, a row of b at a time ---- */
@@ -262,7 +267,10 @@ static int svd(job *j, int64_t i) {
 }
 DT_CPU_KERNEL(linalg_svd);
 DT_CPU_KERNEL(linalg_svd) {
-    return run(c, svd, "linalg.svd: %sThe algorithm failed to converge because the input matrix is ill-conditioned or has too many repeated singular values (error code: %d).", NULL);
+    return run(
+        c, svd,
+        "linalg.svd: %sThe algorithm failed to converge because the input matrix is ill-conditioned or has too many repeated singular values (error code: %d).",
+        NULL);
 }
 
 /* sum over the singular values above the tolerance of v u' / s */

@@ -119,8 +119,9 @@ dt_status dt_cpu_one_hot(const dt_kctx *c) {
     dt_cpu_zero_view(&c->out[0], c->team);
     for (int64_t i = 0; i < n; i++) {
         if (x[i] < 0 || x[i] >= classes)
-            return dt_fail(DT_E_SHAPE, x[i] < 0 ? "Class values must be non-negative: one_hot got %lld for %lld classes"
-                                                : "Class values must be smaller than num_classes.: one_hot got %lld for %lld classes",
+            return dt_fail(DT_E_SHAPE,
+                           x[i] < 0 ? "Class values must be non-negative: one_hot got %lld for %lld classes"
+                                    : "Class values must be smaller than num_classes.: one_hot got %lld for %lld classes",
                            (long long)x[i], (long long)classes);
         out[i * classes + x[i]] = 1;
     }
@@ -155,10 +156,13 @@ dt_status dt_cpu_repeat_indices(const dt_kctx *c) {
     int64_t n = dt_view_numel(&c->in[0]), room = c->out[0].shape[0], *out = c->out[0].data;
     for (int64_t i = 0; i < n; i++) {
         if (x[i] < 0) return dt_fail(DT_E_SHAPE, "repeats can not be negative: got %lld at %lld", (long long)x[i], (long long)i);
-        if (x[i] > room) return dt_fail(DT_E_SHAPE, "repeat_interleave: allocated size does not match required size: repeats sum to more than output_size %lld",
-                                        (long long)c->out[0].shape[0]);
+        if (x[i] > room)
+            return dt_fail(DT_E_SHAPE, "repeat_interleave: allocated size does not match required size: repeats sum to more than output_size %lld",
+                           (long long)c->out[0].shape[0]);
         for (int64_t k = 0; k < x[i]; k++) *out++ = i;
         room -= x[i];
     }
-    return room ? dt_fail(DT_E_SHAPE, "repeat_interleave: allocated size does not match required size: repeats sum to %lld less than output_size", (long long)room) : DT_OK;
+    return room ? dt_fail(DT_E_SHAPE, "repeat_interleave: allocated size does not match required size: repeats sum to %lld less than output_size",
+                          (long long)room)
+                : DT_OK;
 }

@@ -127,7 +127,7 @@ dt_status dt_cpu_as_strided_scatter(const dt_kctx *c) {
 
 /* ---- sums over overlapping views ---- */
 /* part += src, element by element in row-major order of the part; float16 and bfloat16 round after every addition. */
-#define ADD_LOOP(type)                                                                                                            \
+#define ADD_LOOP(type) \
     for (int64_t i = 0; i < n; i++) *(type *)(d + i * ds) = (type)(*(type *)(d + i * ds) + *(const type *)(s + i * ss))
 static void add_row(dt_dtype t, char *d, const char *s, int64_t n, int64_t ds, int64_t ss) {
     switch (t) {
@@ -231,7 +231,8 @@ static void tri_task(void *arg, int64_t t) {
         /* the diagonal's column in this shard: column j is kept by tril if j <= i + k, by triu if j >= i + k */
         int64_t edge = i + k - g->lo[nd - 1] + (j->lower ? 1 : 0);
         edge = edge < 0 ? 0 : edge > cols ? cols : edge;
-        tri_row(in, (char *)out->data + (size_t)(r * cols) * elem, (const char *)in->data + s * (int64_t)elem, cols, j->lower ? 0 : edge, j->lower ? edge : cols);
+        tri_row(in, (char *)out->data + (size_t)(r * cols) * elem, (const char *)in->data + s * (int64_t)elem, cols, j->lower ? 0 : edge,
+                j->lower ? edge : cols);
     }
 }
 static dt_status tri(const dt_kctx *c, bool lower) {

@@ -27,8 +27,7 @@ static uint64_t draw64(stream *s) {
 }
 static double draw_open(stream *s) { return ((double)(int64_t)(draw64(s) >> 11) + 0.5) * 0x1p-53; } /* in (0, 1) */
 static stream stream_of(const dt_kctx *c, int64_t element) {
-    return (stream){.seed = (uint64_t)dt_view_i64(&c->in[c->n_in - 2]),
-                    .counter = (uint64_t)dt_view_i64(&c->in[c->n_in - 1]) + (uint64_t)element};
+    return (stream){.seed = (uint64_t)dt_view_i64(&c->in[c->n_in - 2]), .counter = (uint64_t)dt_view_i64(&c->in[c->n_in - 1]) + (uint64_t)element};
 }
 
 /* Fisher and Yates; every device makes the whole. */
@@ -84,15 +83,13 @@ static void distinct(const dt_view *x, int64_t row, int64_t n, int64_t k, const 
 dt_status dt_cpu_multinomial(const dt_kctx *c) {
     const dt_view *x = &c->in[0], *o = &c->out[0];
     bool replacement = ((const dt_multinomial_attr *)c->attr)->replacement;
-    int64_t rows = o->ndim > 1 ? o->shape[0] : 1, k = o->shape[o->ndim - 1], n = x->shape[x->ndim - 1],
-            first = o->ndim > 1 ? c->out_place[0].lo[0] : 0;
+    int64_t rows = o->ndim > 1 ? o->shape[0] : 1, k = o->shape[o->ndim - 1], n = x->shape[x->ndim - 1], first = o->ndim > 1 ? c->out_place[0].lo[0] : 0;
     for (int64_t r = 0; r < rows; r++) {
         double total = 0;
         int64_t usable = 0, *to = (int64_t *)o->data + r * k;
         for (int64_t i = 0; i < n; i++) {
             double w = weight(x, r, i);
-            if (!(w >= 0) || isinf(w))
-                return dt_fail(DT_E_SHAPE, "multinomial: probability tensor contains either `inf`, `nan` or element < 0: %g", w);
+            if (!(w >= 0) || isinf(w)) return dt_fail(DT_E_SHAPE, "multinomial: probability tensor contains either `inf`, `nan` or element < 0: %g", w);
             total += w;
             usable += w > 0;
         }
@@ -119,8 +116,7 @@ static double poisson(stream *s, double rate) {
         for (; p > limit; p *= draw_open(s)) k++;
         return k;
     }
-    double root = sqrt(rate), b = 0.931 + 2.53 * root, a = -0.059 + 0.02483 * b, inv = 1.1239 + 1.1328 / (b - 3.4),
-           vr = 0.9277 - 3.6224 / (b - 2);
+    double root = sqrt(rate), b = 0.931 + 2.53 * root, a = -0.059 + 0.02483 * b, inv = 1.1239 + 1.1328 / (b - 3.4), vr = 0.9277 - 3.6224 / (b - 2);
     for (;;) {
         double u = draw_open(s) - 0.5, v = draw_open(s), us = 0.5 - fabs(u), k = floor((2 * a / us + b) * u + rate + 0.43);
         if (us >= 0.07 && v <= vr) return k;

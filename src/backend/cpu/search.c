@@ -28,8 +28,7 @@ DT_CPU_KERNEL(searchsorted) {
     const dt_search_attr *a = c->attr;
     const dt_view *seq = &c->in[0], *v = &c->in[1], *o = &c->out[0];
     const int64_t *sorter = dt_view_given(&c->in[2]) ? c->in[2].data : NULL;
-    int64_t n = seq->shape[seq->ndim - 1], total = dt_view_numel(v), m = v->ndim ? v->shape[v->ndim - 1] : 1,
-            size = (int64_t)dt_dtype_size(v->dtype);
+    int64_t n = seq->shape[seq->ndim - 1], total = dt_view_numel(v), m = v->ndim ? v->shape[v->ndim - 1] : 1, size = (int64_t)dt_dtype_size(v->dtype);
     for (int64_t i = 0; sorter && i < dt_view_numel(seq); i++)
         if (sorter[i] < 0 || sorter[i] >= n)
             return dt_fail(DT_E_INDEX, "searchsorted(): sorter index %lld out of range [0, %lld)", (long long)sorter[i], (long long)n);
@@ -74,13 +73,11 @@ DT_CPU_KERNEL(bincount) {
     memset(o->data, 0, (size_t)(a->minlength * os));
     for (int64_t i = 0; i < n; i++) {
         int64_t b = dt_element_get_i64(x->dtype, (const char *)x->data + i * xs);
-        if (b < 0 || b >= a->minlength)
-            return dt_fail(DT_E_SHAPE, "bincount only supports 1-d non-negative integral inputs: got %lld", (long long)b);
+        if (b < 0 || b >= a->minlength) return dt_fail(DT_E_SHAPE, "bincount only supports 1-d non-negative integral inputs: got %lld", (long long)b);
         char *p = (char *)o->data + b * os;
         if (given)
             dt_element_set_f64(o->dtype, p,
-                               dt_element_get_f64(o->dtype, p) +
-                                   dt_element_get_f64(w->dtype, (const char *)w->data + i * (int64_t)dt_dtype_size(w->dtype)));
+                               dt_element_get_f64(o->dtype, p) + dt_element_get_f64(w->dtype, (const char *)w->data + i * (int64_t)dt_dtype_size(w->dtype)));
         else
             ++*(int64_t *)p;
     }

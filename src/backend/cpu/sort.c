@@ -31,7 +31,7 @@ static uint64_t key_of(dt_dtype t, const void *p) {
     if (t == DT_float32) return key_f32(*(const float *)p);
     if (t == DT_bfloat16) return key_f32(dt_bf16_to_f32(*(const uint16_t *)p));
     if (t == DT_float16) return key_f32(dt_f16_to_f32(*(const uint16_t *)p));
-    if (t == DT_int64) return (uint64_t)*(const int64_t *)p ^ 1ull << 63;
+    if (t == DT_int64) return (uint64_t) * (const int64_t *)p ^ 1ull << 63;
     if (t != DT_float64) return (uint64_t)dt_element_get_i64(t, p) ^ 1ull << 63;
     union {
         double f;
@@ -108,8 +108,7 @@ static void slot(void *arg, int64_t s) {
     }
 }
 
-static dt_status run(const dt_kctx *c, bool descending, bool only_first, int64_t k,
-                     void (*finish)(const sort_job *, const dt_pair *, int64_t, int64_t)) {
+static dt_status run(const dt_kctx *c, bool descending, bool only_first, int64_t k, void (*finish)(const sort_job *, const dt_pair *, int64_t, int64_t)) {
     const dt_sort_attr *a = c->attr;
     sort_job j = {.c = c,
                   .r = dt_rows_of(&c->in[0], a->dim),

@@ -22,7 +22,7 @@ enum { ATT_BC = 64, ATT_BR = 48, ATT_MAX_GROUP = 64 };
 
 typedef struct att {
     dt_view q, k, v, mask, gy, o;
-    int nb;                       /* batch dimensions of the result */
+    int nb;                           /* batch dimensions of the result */
     int64_t batch[DT_MAX_DIM], group; /* heads are the last batch dimension; `group` of them share a key head */
     int64_t L, S, D, E, q0, mask_rs, mask_cs, rows_a_task, lse_stride, heads, kv_heads;
     double scale;
@@ -91,10 +91,32 @@ static inline double hmax_f64(__m256d v) {
     return _mm_cvtsd_f64(_mm_max_sd(a, _mm_unpackhi_pd(a, a)));
 }
 #else
-#define MAX_f32(a, b) ({ micro_vec_f32 a_ = (a), b_ = (b); ivec_f32 m_ = a_ > b_; (micro_vec_f32)((m_ & (ivec_f32)a_) | (~m_ & (ivec_f32)b_)); })
-#define MAX_f64(a, b) ({ micro_vec_f64 a_ = (a), b_ = (b); ivec_f64 m_ = a_ > b_; (micro_vec_f64)((m_ & (ivec_f64)a_) | (~m_ & (ivec_f64)b_)); })
-#define HMAX_f32(v) ({ micro_vec_f32 v_ = (v); float h_ = v_[0]; for (int i = 1; i < MICRO_LANES_f32; i++) h_ = h_ > v_[i] ? h_ : v_[i]; h_; })
-#define HMAX_f64(v) ({ micro_vec_f64 v_ = (v); double h_ = v_[0]; for (int i = 1; i < MICRO_LANES_f64; i++) h_ = h_ > v_[i] ? h_ : v_[i]; h_; })
+#define MAX_f32(a, b)                                                \
+    ({                                                               \
+        micro_vec_f32 a_ = (a), b_ = (b);                            \
+        ivec_f32 m_ = a_ > b_;                                       \
+        (micro_vec_f32)((m_ & (ivec_f32)a_) | (~m_ & (ivec_f32)b_)); \
+    })
+#define MAX_f64(a, b)                                                \
+    ({                                                               \
+        micro_vec_f64 a_ = (a), b_ = (b);                            \
+        ivec_f64 m_ = a_ > b_;                                       \
+        (micro_vec_f64)((m_ & (ivec_f64)a_) | (~m_ & (ivec_f64)b_)); \
+    })
+#define HMAX_f32(v)                                                             \
+    ({                                                                          \
+        micro_vec_f32 v_ = (v);                                                 \
+        float h_ = v_[0];                                                       \
+        for (int i = 1; i < MICRO_LANES_f32; i++) h_ = h_ > v_[i] ? h_ : v_[i]; \
+        h_;                                                                     \
+    })
+#define HMAX_f64(v)                                                             \
+    ({                                                                          \
+        micro_vec_f64 v_ = (v);                                                 \
+        double h_ = v_[0];                                                      \
+        for (int i = 1; i < MICRO_LANES_f64; i++) h_ = h_ > v_[i] ? h_ : v_[i]; \
+        h_;                                                                     \
+    })
 #endif
 
 #define T float
@@ -136,14 +158,14 @@ static inline double hmax_f64(__m256d v) {
 #define INT int64_t
 #define SUF _f64
 #define LOAD(dtype, src, stride, n, dst) load_f64(src, stride, n, dst)
-#define STORE(dtype, src, n, dst) memcpy(dst, src, (size_t)(n) * 8)
+#define STORE(dtype, src, n, dst) memcpy(dst, src, (size_t)(n)*8)
 #define LSE_AT(s, b, row) ((const double *)(s)->lse)[(b)->lse + (row) * (s)->lse_stride]
 #define LOG2(x) log2(x)
 #define EXP2_MIN -1022.0
 #define EXP2_MAGIC 6755399441055744.0
 #define EXP2_SHIFT 52
 #define EXP2_TOP 2.5678435993488196e-11
-#define EXP2_COEF                                                                                                                  \
+#define EXP2_COEF                                                                                                                                \
     4.44553827187081e-10, 7.054911620801121e-09, 1.0178086009239696e-07, 1.3215486790144305e-06, 1.5252733804059838e-05, 0.00015403530393381606, \
         0.0013333558146428441, 0.009618129107628477, 0.055504108664821576, 0.2402265069591007, 0.6931471805599453, 1.0
 #include "backend/cpu/isa/attention_body.h"
@@ -225,7 +247,8 @@ dt_status DT_ISA_FN(attention_backward)(const dt_kctx *c) {
     s.gk = c->out[1].data;
     s.gv = c->out[2].data;
     if (s.heads == 0) return DT_OK;
-    if (s.group > ATT_MAX_GROUP) return dt_fail(DT_E_NOTIMPL, "attention: at most %d query heads share a key head, got %lld", ATT_MAX_GROUP, (long long)s.group);
+    if (s.group > ATT_MAX_GROUP)
+        return dt_fail(DT_E_NOTIMPL, "attention: at most %d query heads share a key head, got %lld", ATT_MAX_GROUP, (long long)s.group);
     size_t size = s.q.dtype == DT_float64 ? 8 : 4, rows = (size_t)(s.heads * s.L), dq = (rows * (size_t)((s.D + 15) / 16 * 16) * size + 63) / 64 * 64;
     s.dq = c->scratch;
     s.delta = (char *)c->scratch + dq;

@@ -168,7 +168,7 @@ typedef struct OF(block) {
     int64_t j0, nk, dp, ep;
 } OF(block);
 
-static void OF(weights_row)(const att *s, const att_at *b, const OF(block) *w, int64_t row, T *p, T *ds) {
+static void OF(weights_row)(const att *s, const att_at *b, const OF(block) * w, int64_t row, T *p, T *ds) {
     T lse = LSE_AT(s, b, row) * (T)LOG2E, delta = ((const T *)s->delta)[b->row + row];
     if (lse == -(T)INFINITY) lse = 0;
     bool plain = !s->mask.data && w->nk == ATT_BC && (!s->causal || s->q0 + row - w->j0 + 1 >= ATT_BC);
@@ -180,7 +180,7 @@ static void OF(weights_row)(const att *s, const att_at *b, const OF(block) *w, i
     }
 }
 
-static void OF(backward_rows)(const att *s, const att_at *b, const OF(block) *w, int64_t i0, int64_t rows) {
+static void OF(backward_rows)(const att *s, const att_at *b, const OF(block) * w, int64_t i0, int64_t rows) {
     OF(load_rows)(s, &s->q, b->q + i0 * s->q.stride[s->q.ndim - 2], rows, s->D, (T)(s->scale * LOG2E), w->qs, w->dp);
     OF(load_rows)(s, &s->gy, b->gy + i0 * s->gy.stride[s->gy.ndim - 2], rows, s->E, 1, w->gs, w->ep);
     OF(micro_tile)(rows, ATT_BC, s->D, w->qs, w->dp, 1, w->kt, ATT_BC, w->p, ATT_BC, false);

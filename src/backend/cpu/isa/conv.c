@@ -20,12 +20,12 @@ typedef struct product {
     const void *src, *w, *bias;
     void *dst;
     int64_t src_channels, dst_channels, G;
-    int64_t M, kc, taps;                  /* rows and source channels of a group, taps */
-    int64_t in[3], lattice[3], mult[3];   /* source sizes, columns of an image, steps of the source per column */
-    int64_t nt[3], off[3], step[3];       /* taps per dimension and where they look */
-    int64_t k[3], w0[3], ws[3];           /* kernel sizes; the kernel index of tap t is w0 + t * ws */
-    int64_t w_group, w_c, w_m;            /* strides of the weight */
-    bool rows_contiguous;                 /* reduction indices of a row of the weight follow each other */
+    int64_t M, kc, taps;                /* rows and source channels of a group, taps */
+    int64_t in[3], lattice[3], mult[3]; /* source sizes, columns of an image, steps of the source per column */
+    int64_t nt[3], off[3], step[3];     /* taps per dimension and where they look */
+    int64_t k[3], w0[3], ws[3];         /* kernel sizes; the kernel index of tap t is w0 + t * ws */
+    int64_t w_group, w_c, w_m;          /* strides of the weight */
+    bool rows_contiguous;               /* reduction indices of a row of the weight follow each other */
     int64_t dst_size[3], dst0[3], dst_step[3];
     int64_t cols, cols_a_task, col_blocks, row_blocks;
 } product;
@@ -98,7 +98,7 @@ static void load_f64(const void *src, int64_t stride, int64_t n, double *dst) {
 #define SUF _f64
 #define NATIVE DT_float64
 #define LOAD(dtype, src, stride, n, dst) load_f64(src, stride, n, dst)
-#define STORE(dtype, src, n, dst) memcpy(dst, src, (size_t)(n) * 8)
+#define STORE(dtype, src, n, dst) memcpy(dst, src, (size_t)(n)*8)
 #include "backend/cpu/isa/conv_body.h"
 
 static void run_product(product *p, dt_team *team) {

@@ -119,8 +119,9 @@ static void OF(product_task)(void *arg, int64_t i) {
             int64_t ars = direct ? p->w_m : 1, acs = direct ? 1 : MB;
             if (!direct) OF(pack_weights)(p, group, row0 + m0, m, k0, kc, ap);
             for (int64_t j = 0; j < cols; j += NR)
-                OF(micro_panel)(m, cols - j < NR ? (cols - j + OF(MICRO_LANES) - 1) / OF(MICRO_LANES) * OF(MICRO_LANES) : NR, kc, a, ars, acs, bp + j * DT_CONV_K, NR,
-                                ct + m0 * DT_CONV_COLS + j, DT_CONV_COLS, k0 > 0);
+                OF(micro_panel)
+                (m, cols - j < NR ? (cols - j + OF(MICRO_LANES) - 1) / OF(MICRO_LANES) * OF(MICRO_LANES) : NR, kc, a, ars, acs, bp + j * DT_CONV_K, NR,
+                 ct + m0 * DT_CONV_COLS + j, DT_CONV_COLS, k0 > 0);
         }
     }
     int n = runs_of(p, col0, cols, runs);
@@ -169,8 +170,9 @@ static void OF(weight_task)(void *arg, int64_t i) {
             int64_t m = rows - m0 < MB ? rows - m0 : MB;
             OF(pack)(&s->p, group, row0 + m0, m, runs, n, kc, kc, ap, DT_CONV_K);
             for (int64_t j = 0; j < cols; j += NR)
-                OF(micro_panel)(m, cols - j < NR ? (cols - j + OF(MICRO_LANES) - 1) / OF(MICRO_LANES) * OF(MICRO_LANES) : NR, kc, ap, DT_CONV_K, 1,
-                                bp + j * DT_CONV_K, NR, ct + m0 * DT_CONV_COLS + j, DT_CONV_COLS, b > first);
+                OF(micro_panel)
+                (m, cols - j < NR ? (cols - j + OF(MICRO_LANES) - 1) / OF(MICRO_LANES) * OF(MICRO_LANES) : NR, kc, ap, DT_CONV_K, 1, bp + j * DT_CONV_K, NR,
+                 ct + m0 * DT_CONV_COLS + j, DT_CONV_COLS, b > first);
         }
     }
     T *to = (T *)s->partial + chunk * s->O * taps;
@@ -202,7 +204,8 @@ static void OF(depth_forward)(void *arg, int64_t i) {
     for (int64_t o = 0; o < g->out[0] * g->out[1]; o++) {
         for (int64_t j = 0; j < OW; j++) y[j] = bias;
         for (int64_t t = 0; t < g->k[0] * g->k[1]; t++) {
-            int64_t i0 = o / g->out[1] * g->stride[0] - g->pad[0] + t / g->k[1] * g->dil[0], i1 = o % g->out[1] * g->stride[1] - g->pad[1] + t % g->k[1] * g->dil[1];
+            int64_t i0 = o / g->out[1] * g->stride[0] - g->pad[0] + t / g->k[1] * g->dil[0],
+                    i1 = o % g->out[1] * g->stride[1] - g->pad[1] + t % g->k[1] * g->dil[1];
             if (i0 < 0 || i0 >= g->in[0] || i1 < 0 || i1 >= g->in[1]) continue;
             const T *row = x;
             int64_t from = (i * g->in[0] + i0) * g->in[1] * W + i1 * W;

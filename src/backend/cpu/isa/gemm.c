@@ -40,7 +40,6 @@
 #include "backend/cpu/isa/gemm_own.h"
 #undef T
 
-
 /* ---- 16-bit floats ---- */
 static void load_f16(const uint16_t *s, int64_t stride, int64_t n, float *d) {
     int64_t i = 0;
@@ -146,8 +145,8 @@ static void tile_f32(const dt_gemm *g, const tile *t) {
     float *c = (float *)g->c + t->co;
     int64_t terms = count(g->nt, g->terms);
     for (int64_t i = 0; i < terms; i++)
-        DT_ISA_FN(gemm_f32)(t->m, t->n, g->k, 1, a + walk(g->nt, g->terms, g->ats, i), g->ars, g->acs, b + walk(g->nt, g->terms, g->bts, i), g->brs, g->bcs,
-                            i > 0, c, g->n);
+        DT_ISA_FN(gemm_f32)
+        (t->m, t->n, g->k, 1, a + walk(g->nt, g->terms, g->ats, i), g->ars, g->acs, b + walk(g->nt, g->terms, g->bts, i), g->brs, g->bcs, i > 0, c, g->n);
     if (g->bias) add_bias_f32(g, c, g->n, t->m, t->n0, t->n);
 }
 
@@ -156,8 +155,8 @@ static void tile_f64(const dt_gemm *g, const tile *t) {
     double *c = (double *)g->c + t->co;
     int64_t terms = count(g->nt, g->terms);
     for (int64_t i = 0; i < terms; i++)
-        DT_ISA_FN(gemm_f64)(t->m, t->n, g->k, 1, a + walk(g->nt, g->terms, g->ats, i), g->ars, g->acs, b + walk(g->nt, g->terms, g->bts, i), g->brs, g->bcs,
-                            i > 0, c, g->n);
+        DT_ISA_FN(gemm_f64)
+        (t->m, t->n, g->k, 1, a + walk(g->nt, g->terms, g->ats, i), g->ars, g->acs, b + walk(g->nt, g->terms, g->bts, i), g->brs, g->bcs, i > 0, c, g->n);
     const double *bias = (const double *)g->bias;
     for (int64_t r = 0; bias && r < t->m; r++)
         for (int64_t j = 0; j < t->n; j++) c[r * g->n + j] += bias[(t->n0 + j) * g->bias_stride];
@@ -189,8 +188,8 @@ static void block_mixed(const dt_gemm *g, const uint16_t *a, const uint16_t *b, 
 static void tile_mixed(const dt_gemm *g, const tile *t) {
     for (int64_t i = 0; i < t->m; i += MIX_M)
         for (int64_t j = 0; j < t->n; j += MIX_N)
-            block_mixed(g, (const uint16_t *)g->a + t->ao + i * g->ars, (const uint16_t *)g->b + t->bo + j * g->bcs,
-                        (uint16_t *)g->c + t->co + i * g->n + j, t->m - i < MIX_M ? t->m - i : MIX_M, t->n - j < MIX_N ? t->n - j : MIX_N, t->n0 + j);
+            block_mixed(g, (const uint16_t *)g->a + t->ao + i * g->ars, (const uint16_t *)g->b + t->bo + j * g->bcs, (uint16_t *)g->c + t->co + i * g->n + j,
+                        t->m - i < MIX_M ? t->m - i : MIX_M, t->n - j < MIX_N ? t->n - j : MIX_N, t->n0 + j);
 }
 
 /* ---- the split ---- */

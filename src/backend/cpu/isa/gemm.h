@@ -9,8 +9,8 @@
 
 void DT_ISA_FN(gemm_f32)(int64_t m, int64_t n, int64_t k, float alpha, const float *a, int64_t ars, int64_t acs, const float *b, int64_t brs, int64_t bcs,
                          float beta, float *c, int64_t ldc);
-void DT_ISA_FN(gemm_f64)(int64_t m, int64_t n, int64_t k, double alpha, const double *a, int64_t ars, int64_t acs, const double *b, int64_t brs,
-                         int64_t bcs, double beta, double *c, int64_t ldc);
+void DT_ISA_FN(gemm_f64)(int64_t m, int64_t n, int64_t k, double alpha, const double *a, int64_t ars, int64_t acs, const double *b, int64_t brs, int64_t bcs,
+                         double beta, double *c, int64_t ldc);
 
 /* A product to be split among a team: C[batch][m][n] = sum over `terms` of A_t B_t (+ bias[n]). All of one float dtype; C is contiguous. */
 enum { DT_GEMM_BATCH = DT_MAX_DIM };
@@ -21,10 +21,10 @@ typedef struct dt_gemm {
     int64_t ars, acs, brs, bcs; /* in elements */
     int nb;                     /* batch dimensions; a stride of 0 broadcasts */
     int64_t batch[DT_GEMM_BATCH], abs[DT_GEMM_BATCH], bbs[DT_GEMM_BATCH];
-    int nt;                     /* summed dimensions beyond k, walked in order */
+    int nt; /* summed dimensions beyond k, walked in order */
     int64_t terms[DT_GEMM_BATCH], ats[DT_GEMM_BATCH], bts[DT_GEMM_BATCH];
     char *c;
-    const char *bias;           /* (n,) or NULL */
+    const char *bias; /* (n,) or NULL */
     int64_t bias_stride;
 } dt_gemm;
 /* Folds what can be folded, splits by the problem's size and runs. g is changed. */

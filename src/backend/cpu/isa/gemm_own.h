@@ -7,8 +7,8 @@
 
 enum { OF(GEMM_KC) = 256 };
 
-static void OF(own)(int64_t m, int64_t n, int64_t k, T alpha, const T *a, int64_t ars, int64_t acs, const T *b, int64_t brs, int64_t bcs, T *c,
-                    int64_t ldc, bool add) {
+static void OF(own)(int64_t m, int64_t n, int64_t k, T alpha, const T *a, int64_t ars, int64_t acs, const T *b, int64_t brs, int64_t bcs, T *c, int64_t ldc,
+                    bool add) {
     T panel[OF(GEMM_KC) * OF(MICRO_NR)] __attribute__((aligned(64)));
     for (int64_t p = 0; p < k; p += OF(GEMM_KC)) {
         int64_t kc = k - p < OF(GEMM_KC) ? k - p : OF(GEMM_KC);
@@ -48,8 +48,8 @@ static bool OF(by_blas)(int64_t m, int64_t n, int64_t k, T alpha, const T *a, in
     int ta, tb, lda, ldb;
     if (!blas || ldc > INT32_MAX) return false;
     if (m == 1 && acs > 0 && acs <= INT32_MAX && OF(blas_form)(k, n, brs, bcs, &tb, &ldb)) {
-        blas->BLAS_GEMV(DT_BLAS_ROW, tb == DT_BLAS_T ? DT_BLAS_N : DT_BLAS_T, (int)(tb == DT_BLAS_T ? n : k), (int)(tb == DT_BLAS_T ? k : n), alpha, b, ldb,
-                        a, (int)acs, beta, c, 1);
+        blas->BLAS_GEMV(DT_BLAS_ROW, tb == DT_BLAS_T ? DT_BLAS_N : DT_BLAS_T, (int)(tb == DT_BLAS_T ? n : k), (int)(tb == DT_BLAS_T ? k : n), alpha, b, ldb, a,
+                        (int)acs, beta, c, 1);
         return true;
     }
     if (n == 1 && brs > 0 && brs <= INT32_MAX && OF(blas_form)(m, k, ars, acs, &ta, &lda)) {

@@ -55,8 +55,8 @@ static void classes(loss_job *j, int ndim, const int64_t *shape, const dt_geom *
 
 static dt_status finish(const loss_job *j) {
     if (!j->failed) return DT_OK;
-    return dt_fail(DT_E_INDEX, "Target %lld is out of bounds: it must be in [0, %lld), or ignore_index (%lld)", (long long)j->bad,
-                   (long long)j->total, (long long)j->ignore);
+    return dt_fail(DT_E_INDEX, "Target %lld is out of bounds: it must be in [0, %lld), or ignore_index (%lld)", (long long)j->bad, (long long)j->total,
+                   (long long)j->ignore);
 }
 
 static loss_job job_of(const dt_kctx *c) {
@@ -72,8 +72,7 @@ dt_status DT_ISA_FN(cross_entropy_rows)(const dt_kctx *c) {
     loss_job j = job_of(c);
     j.x = c->in[0].data, j.target = c->in[1].data, j.weight = c->in[2].data;
     classes(&j, c->in[0].ndim, c->in[0].shape, NULL);
-    dt_range_run(c->team, j.outer * j.per, j.n * (j.inner < DT_BLOCK ? j.inner : DT_BLOCK) * 2,
-                 c->in[0].dtype == DT_float64 ? ce_range_f64 : ce_range_f32, &j);
+    dt_range_run(c->team, j.outer * j.per, j.n * (j.inner < DT_BLOCK ? j.inner : DT_BLOCK) * 2, c->in[0].dtype == DT_float64 ? ce_range_f64 : ce_range_f32, &j);
     return finish(&j);
 }
 
@@ -87,8 +86,7 @@ dt_status DT_ISA_FN(cross_entropy_rows_backward)(const dt_kctx *c) {
     classes(&j, x->ndim, x->shape, NULL);
     j.sum_weight = (double)j.n;
     if (j.weight) j.sum_weight = f64 ? dt_lanes_sum_f64(w->data, j.n) : (double)dt_lanes_sum_f32(w->data, j.n);
-    dt_range_run(c->team, j.outer * j.per, j.n * (j.inner < DT_BLOCK ? j.inner : DT_BLOCK) * 2, f64 ? ce_back_range_f64 : ce_back_range_f32,
-                 &j);
+    dt_range_run(c->team, j.outer * j.per, j.n * (j.inner < DT_BLOCK ? j.inner : DT_BLOCK) * 2, f64 ? ce_back_range_f64 : ce_back_range_f32, &j);
     return finish(&j);
 }
 

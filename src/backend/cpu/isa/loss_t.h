@@ -67,8 +67,7 @@ static void F(ce_range)(void *arg, int64_t lo, int64_t hi) {
 static void F(ce_back_range)(void *arg, int64_t lo, int64_t hi) {
     loss_job *j = arg;
     const T *wt = j->weight, *g = j->g, *lse = j->lse;
-    T a[DT_BLOCK], b[DT_BLOCK], d[DT_BLOCK], buf[DT_BLOCK], keep = (T)(1 - j->smooth), share = (T)(j->smooth / (double)j->n),
-                                                            sumw = (T)j->sum_weight;
+    T a[DT_BLOCK], b[DT_BLOCK], d[DT_BLOCK], buf[DT_BLOCK], keep = (T)(1 - j->smooth), share = (T)(j->smooth / (double)j->n), sumw = (T)j->sum_weight;
     int64_t tt[DT_BLOCK], n = j->n, inner = j->inner;
     for (int64_t u = lo; u < hi; u++) {
         int64_t at = u / j->per, col = u % j->per * DT_BLOCK, w = inner - col < DT_BLOCK ? inner - col : DT_BLOCK, row = at * inner + col;

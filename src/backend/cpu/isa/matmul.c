@@ -21,19 +21,19 @@ static int64_t offset(int n, const int64_t *size, const int64_t *stride, int64_t
     return o;
 }
 
-#define INT_LOOP(type)                                                                                                             \
-    do {                                                                                                                          \
-        const type *a = (const type *)g->a + offset(g->nb, g->batch, g->abs, b) + m * g->ars;                                       \
-        const type *bm = (const type *)g->b + offset(g->nb, g->batch, g->bbs, b);                                                   \
-        type *c = (type *)g->c + row * g->n;                                                                                      \
-        for (int64_t j = 0; j < g->n; j++) {                                                                                      \
-            uint64_t sum = g->bias ? (uint64_t)((const type *)g->bias)[j * g->bias_stride] : 0;                                     \
-            for (int64_t t = 0; t < terms; t++) {                                                                                 \
+#define INT_LOOP(type)                                                                                                               \
+    do {                                                                                                                             \
+        const type *a = (const type *)g->a + offset(g->nb, g->batch, g->abs, b) + m * g->ars;                                        \
+        const type *bm = (const type *)g->b + offset(g->nb, g->batch, g->bbs, b);                                                    \
+        type *c = (type *)g->c + row * g->n;                                                                                         \
+        for (int64_t j = 0; j < g->n; j++) {                                                                                         \
+            uint64_t sum = g->bias ? (uint64_t)((const type *)g->bias)[j * g->bias_stride] : 0;                                      \
+            for (int64_t t = 0; t < terms; t++) {                                                                                    \
                 const type *at = a + offset(g->nt, g->terms, g->ats, t), *bt = bm + offset(g->nt, g->terms, g->bts, t) + j * g->bcs; \
-                for (int64_t p = 0; p < g->k; p++) sum += (uint64_t)at[p * g->acs] * (uint64_t)bt[p * g->brs];                     \
-            }                                                                                                                     \
-            c[j] = (type)sum;                                                                                                     \
-        }                                                                                                                         \
+                for (int64_t p = 0; p < g->k; p++) sum += (uint64_t)at[p * g->acs] * (uint64_t)bt[p * g->brs];                       \
+            }                                                                                                                        \
+            c[j] = (type)sum;                                                                                                        \
+        }                                                                                                                            \
     } while (0)
 
 static void int_task(void *arg, int64_t i) {
@@ -111,7 +111,8 @@ dt_status DT_ISA_FN(gemm)(const dt_kctx *c) {
 /* y (…, n) = x (…, k) W' (n, k) + bias (n,) */
 dt_status DT_ISA_FN(linear)(const dt_kctx *c) {
     const dt_view *x = &c->in[0], *w = &c->in[1];
-    dt_gemm g = {.a = x->data, .b = w->data, .m = 1, .n = w->shape[0], .k = w->shape[1], .acs = x->stride[x->ndim - 1], .brs = w->stride[1], .bcs = w->stride[0]};
+    dt_gemm g = {
+        .a = x->data, .b = w->data, .m = 1, .n = w->shape[0], .k = w->shape[1], .acs = x->stride[x->ndim - 1], .brs = w->stride[1], .bcs = w->stride[0]};
     g.nb = x->ndim - 1;
     for (int d = 0; d < g.nb; d++) {
         g.batch[d] = x->shape[d];

@@ -28,8 +28,8 @@ typedef T VECU __attribute__((vector_size(MICRO_BYTES), aligned(sizeof(T)), may_
 enum { FN(MICRO_LANES) = MICRO_BYTES / sizeof(T), FN(MICRO_NR) = MICRO_NV * MICRO_BYTES / sizeof(T) };
 
 /* C[R][V vectors] (+)= A[R][k] * B[k][V vectors]; A[r][p] is a[r * ars + p * acs]. R and V are constants of the caller. */
-static inline __attribute__((always_inline)) void FN(micro_body)(int R, int V, int64_t k, const T *a, int64_t ars, int64_t acs, const T *b,
-                                                                int64_t ldb, T *c, int64_t ldc, bool add) {
+static inline __attribute__((always_inline)) void FN(micro_body)(int R, int V, int64_t k, const T *a, int64_t ars, int64_t acs, const T *b, int64_t ldb, T *c,
+                                                                 int64_t ldc, bool add) {
     VEC acc[MICRO_MR][MICRO_NV];
 #pragma GCC unroll 8
     for (int r = 0; r < R; r++)
@@ -55,8 +55,10 @@ static inline __attribute__((always_inline)) void FN(micro_body)(int R, int V, i
         for (int v = 0; v < V; v++) *(VECU *)(c + r * ldc + v * FN(MICRO_LANES)) = acc[r][v];
 }
 
-#define MICRO_ROW(R, V)                                                                                                            \
-    case (R) * 8 + (V): FN(micro_body)(R, V, k, a, ars, acs, b, ldb, c, ldc, add); return;
+#define MICRO_ROW(R, V)                                            \
+    case (R)*8 + (V):                                              \
+        FN(micro_body)(R, V, k, a, ars, acs, b, ldb, c, ldc, add); \
+        return;
 #if MICRO_NV == 4
 #define MICRO_ROWS(R) MICRO_ROW(R, 1) MICRO_ROW(R, 2) MICRO_ROW(R, 3) MICRO_ROW(R, 4)
 #else
@@ -64,8 +66,8 @@ static inline __attribute__((always_inline)) void FN(micro_body)(int R, int V, i
 #endif
 
 /* rows in [1, MICRO_MR], vectors in [1, MICRO_NV]. */
-static __attribute__((noinline, unused)) void FN(micro)(int rows, int vectors, int64_t k, const T *a, int64_t ars, int64_t acs, const T *b, int64_t ldb,
-                                                T *c, int64_t ldc, bool add) {
+static __attribute__((noinline, unused)) void FN(micro)(int rows, int vectors, int64_t k, const T *a, int64_t ars, int64_t acs, const T *b, int64_t ldb, T *c,
+                                                        int64_t ldc, bool add) {
     switch (rows * 8 + vectors) {
         MICRO_ROWS(1)
         MICRO_ROWS(2)
@@ -125,8 +127,7 @@ static __attribute__((unused)) void FN(micro_panel)(int64_t m, int64_t n, int64_
 /* The same for any n. */
 static __attribute__((unused)) void FN(micro_tile)(int64_t m, int64_t n, int64_t k, const T *a, int64_t ars, int64_t acs, const T *b, int64_t ldb, T *c,
                                                    int64_t ldc, bool add) {
-    for (int64_t j = 0; j < n; j += FN(MICRO_NR))
-        FN(micro_panel)(m, n - j < FN(MICRO_NR) ? n - j : FN(MICRO_NR), k, a, ars, acs, b + j, ldb, c + j, ldc, add);
+    for (int64_t j = 0; j < n; j += FN(MICRO_NR)) FN(micro_panel)(m, n - j < FN(MICRO_NR) ? n - j : FN(MICRO_NR), k, a, ars, acs, b + j, ldb, c + j, ldc, add);
 }
 
 #undef MICRO_ROW

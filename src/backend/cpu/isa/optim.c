@@ -47,13 +47,8 @@ static dt_status adam(const dt_kctx *c, bool amsgrad) {
 /* in: param, grad, [momentum_buffer], lr, [momentum, dampening], weight_decay */
 static dt_status sgd(const dt_kctx *c, bool buffer) {
     const dt_sgd_attr *a = c->attr;
-    opt_job j = {.c = c,
-                 .sgd = true,
-                 .buffer = buffer,
-                 .maximize = a->maximize,
-                 .nesterov = a->nesterov,
-                 .first = a->first,
-                 .f64 = c->in[0].dtype == DT_float64};
+    opt_job j = {
+        .c = c, .sgd = true, .buffer = buffer, .maximize = a->maximize, .nesterov = a->nesterov, .first = a->first, .f64 = c->in[0].dtype == DT_float64};
     const dt_view *s = &c->in[buffer ? 3 : 2];
     j.lr = dt_view_f64(&s[0]);
     if (buffer) j.momentum = dt_view_f64(&s[1]), j.dampening = dt_view_f64(&s[2]);

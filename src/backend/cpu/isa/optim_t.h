@@ -20,12 +20,9 @@ static void F(adam_block)(const opt_job *j, int64_t i, int64_t n) {
     const dt_view *in = j->c->in, *out = j->c->out;
     const T *p = F(in)(&in[0], i, n, bp), *g = F(in)(&in[1], i, n, bg), *m = F(in)(&in[2], i, n, bm), *v = F(in)(&in[3], i, n, bv);
     const T *x = j->amsgrad ? F(in)(&in[4], i, n, bx) : NULL;
-    T *op = F(out)(&out[0], i, bp), *om = F(out)(&out[1], i, bm), *ov = F(out)(&out[2], i, bv),
-      *ox = j->amsgrad ? F(out)(&out[3], i, bx) : NULL;
-    const T sign = j->maximize ? -1 : 1, decay = j->decoupled ? (T)(1 - j->lr * j->weight_decay) : 1,
-            l2 = j->decoupled ? 0 : (T)j->weight_decay;
-    const T w1 = (T)(1 - j->beta1), b2 = (T)j->beta2, w2 = (T)(1 - j->beta2), eps = (T)j->eps, root = (T)sqrt(j->bias2),
-            step = (T)(j->lr / j->bias1);
+    T *op = F(out)(&out[0], i, bp), *om = F(out)(&out[1], i, bm), *ov = F(out)(&out[2], i, bv), *ox = j->amsgrad ? F(out)(&out[3], i, bx) : NULL;
+    const T sign = j->maximize ? -1 : 1, decay = j->decoupled ? (T)(1 - j->lr * j->weight_decay) : 1, l2 = j->decoupled ? 0 : (T)j->weight_decay;
+    const T w1 = (T)(1 - j->beta1), b2 = (T)j->beta2, w2 = (T)(1 - j->beta2), eps = (T)j->eps, root = (T)sqrt(j->bias2), step = (T)(j->lr / j->bias1);
 #pragma GCC ivdep
     for (int64_t k = 0; k < n; k++) {
         T q = p[k] * decay, d = sign * g[k] + l2 * p[k];

@@ -45,9 +45,8 @@ typedef struct job {
 #include "ops/pointwise.def"
 #undef DT_PW
 #define ROW_FLT(name) [DT_float32] = PW_FN(name, f32), [DT_float64] = PW_FN(name, f64)
-#define ROW_INT(name)                                                                                                        \
-    [DT_uint8] = PW_FN(name, u8), [DT_int8] = PW_FN(name, i8), [DT_int16] = PW_FN(name, i16), [DT_int32] = PW_FN(name, i32), \
-    [DT_int64] = PW_FN(name, i64)
+#define ROW_INT(name) \
+    [DT_uint8] = PW_FN(name, u8), [DT_int8] = PW_FN(name, i8), [DT_int16] = PW_FN(name, i16), [DT_int32] = PW_FN(name, i32), [DT_int64] = PW_FN(name, i64)
 #define ROW_BIT(name) ROW_INT(name), [DT_bool] = PW_FN(name, b1)
 #define ROW_NUM(name) ROW_FLT(name), ROW_INT(name)
 #define ROW_ALL(name) ROW_NUM(name), [DT_bool] = PW_FN(name, b1)
@@ -231,12 +230,7 @@ static void task(void *arg, int64_t t) {
 static dt_status run(const dt_kctx *c, dt_pw_fn fn, const void *params, bool raw) {
     if (!fn) return dt_fail(DT_E_DTYPE, "%s: not implemented for %s", dt_op_name(c->op), dt_dtype_name(c->in[0].dtype));
     dt_dtype ot = c->out[0].dtype;
-    job j = {.fn = fn,
-             .params = params,
-             .out = c->out[0].data,
-             .out_size = dt_dtype_size(ot),
-             .n_in = dt_pw_inputs(c->op->pointwise),
-             .raw = raw};
+    job j = {.fn = fn, .params = params, .out = c->out[0].data, .out_size = dt_dtype_size(ot), .n_in = dt_pw_inputs(c->op->pointwise), .raw = raw};
     j.n = dt_view_numel(&c->out[0]);
     if (j.n == 0) return DT_OK;
     if (!raw && dt_pw_tile_dtype(ot) != ot) j.narrow = DT_ISA_FN(pw_cast)(DT_float32, ot);

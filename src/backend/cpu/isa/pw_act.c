@@ -32,8 +32,7 @@ VM float softplus_f32(float x) { return (x > 0.0f ? x : 0.0f) + vm_log1p(vm_exp(
 VM double softplus_f64(double x) { return (x > 0.0 ? x : 0.0) + log1p(exp(-fabs(x))); }
 #define M_SOFTPLUS(x) M_BY_TYPE(x, softplus_f32, softplus_f64)(x)
 PW_FLT1(mish, a *M_TANH(M_SOFTPLUS(a)))
-#define PW_MISH(name, suffix, T_, W_, O_, expr) \
-    PW_BODY(name, suffix, T_, W_, O_, PW_PTR2, PW_GET2; T s = M_SIGMOID(b); T t = M_TANH(M_SOFTPLUS(b)), expr)
+#define PW_MISH(name, suffix, T_, W_, O_, expr) PW_BODY(name, suffix, T_, W_, O_, PW_PTR2, PW_GET2; T s = M_SIGMOID(b); T t = M_TANH(M_SOFTPLUS(b)), expr)
 PW_OVER_FLT_R(PW_MISH, mish_backward, a *(t + b * s * ((T)1 - t * t)))
 PW_FLTP1(softplus, a *pa > pb ? a : M_SOFTPLUS(a * pa) / pa) /* pa: beta, pb: threshold */
 PW_FLTP2(softplus_backward, b *pa > pb ? a : a * M_SIGMOID(b * pa))

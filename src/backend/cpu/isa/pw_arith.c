@@ -5,14 +5,12 @@
 /* ---- selection ---- */
 PW_NUM1(copy, a)
 PW_BOOL1(copy, a)
-#define PW_COND(name, suffix, T_, W_, O_, expr)                                                                                       \
-    PW_BODY(name, suffix, T_, W_, O_, const uint8_t *q = in[0]; const T *x = in[1]; const T *y = in[2], uint8_t m = q[i]; T a = x[i]; \
-            T b = y[i], expr)
+#define PW_COND(name, suffix, T_, W_, O_, expr) \
+    PW_BODY(name, suffix, T_, W_, O_, const uint8_t *q = in[0]; const T *x = in[1]; const T *y = in[2], uint8_t m = q[i]; T a = x[i]; T b = y[i], expr)
 PW_OVER_NUM_R(PW_COND, where, m ? a : b)
 PW_OVER_BOOL_R(PW_COND, where, m ? a : b)
-#define PW_MASK(name, suffix, T_, W_, O_, expr)                                                                                       \
-    PW_BODY(name, suffix, T_, W_, O_, const T *x = in[0]; const uint8_t *q = in[1]; const T *y = in[2], uint8_t m = q[i]; T a = x[i]; \
-            T b = y[i], expr)
+#define PW_MASK(name, suffix, T_, W_, O_, expr) \
+    PW_BODY(name, suffix, T_, W_, O_, const T *x = in[0]; const uint8_t *q = in[1]; const T *y = in[2], uint8_t m = q[i]; T a = x[i]; T b = y[i], expr)
 PW_OVER_NUM_R(PW_MASK, masked_fill, m ? b : a)
 PW_OVER_BOOL_R(PW_MASK, masked_fill, m ? b : a)
 
@@ -152,9 +150,8 @@ PW_FLT1(floor, M_FLOOR(a))
 PW_FLT1(ceil, M_CEIL(a))
 PW_FLT1(trunc, M_TRUNC(a))
 PW_FLT1(round, M_RINT(a))
-#define PW_DECIMALS(name, suffix, T_, W_, O_, expr)                                         \
-    PW_BODY(name, suffix, T_, W_, O_, PW_PTR1; const int64_t k = ((const dt_pw_int *)p)->a; \
-            const T s = (T)pow(10.0, (double)(k < 0 ? -k : k)), PW_GET1, expr)
+#define PW_DECIMALS(name, suffix, T_, W_, O_, expr) \
+    PW_BODY(name, suffix, T_, W_, O_, PW_PTR1; const int64_t k = ((const dt_pw_int *)p)->a; const T s = (T)pow(10.0, (double)(k < 0 ? -k : k)), PW_GET1, expr)
 PW_OVER_FLT_R(PW_DECIMALS, round_decimals, k < 0 ? M_RINT(a / s) * s : M_RINT(a * s) / s)
 PW_FLT1(frac, a - M_TRUNC(a))
 PW_FLTP1(nan_to_num, a != a ? pa : a == (T)INFINITY ? pb : a == (T)-INFINITY ? pc : a)

@@ -24,12 +24,10 @@
     CAST(from, F, f32, float, a)       \
     CAST(from, F, f64, double, a)      \
     CAST(from, F, bf16, uint16_t, vm_f32_to_bf16((float)a))
-#define FROM_INT(from, F)                                                                     \
-    FROM(from, F)                                                                             \
-    CAST(from, F, u8, uint8_t, a) CAST(from, F, i8, int8_t, a) CAST(from, F, i16, int16_t, a) \
-        CAST(from, F, f16, uint16_t, vm_f32_to_f16((float)a))
-#define FROM_FLOAT(from, F) \
-    FROM(from, F) CAST(from, F, u8, uint8_t, (int32_t)a) CAST(from, F, i8, int8_t, (int32_t)a) CAST(from, F, i16, int16_t, (int32_t)a)
+#define FROM_INT(from, F) \
+    FROM(from, F)         \
+    CAST(from, F, u8, uint8_t, a) CAST(from, F, i8, int8_t, a) CAST(from, F, i16, int16_t, a) CAST(from, F, f16, uint16_t, vm_f32_to_f16((float)a))
+#define FROM_FLOAT(from, F) FROM(from, F) CAST(from, F, u8, uint8_t, (int32_t)a) CAST(from, F, i8, int8_t, (int32_t)a) CAST(from, F, i16, int16_t, (int32_t)a)
 FROM_INT(b1, uint8_t)
 FROM_INT(u8, uint8_t)
 FROM_INT(i8, int8_t)
@@ -93,11 +91,8 @@ VIA_F32(f16, 2, bf16, f32_to_bf16)
 MOVE(bf16, 2)
 MOVE(f16, 2)
 
-#define ROW(from)                                                                                                             \
-    {                                                                                                                         \
-        from##_to_b1, from##_to_u8, from##_to_i8, from##_to_i16, from##_to_i32, from##_to_i64, from##_to_f16, from##_to_bf16, \
-            from##_to_f32, from##_to_f64                                                                                      \
-    }
+#define ROW(from) \
+    { from##_to_b1, from##_to_u8, from##_to_i8, from##_to_i16, from##_to_i32, from##_to_i64, from##_to_f16, from##_to_bf16, from##_to_f32, from##_to_f64 }
 static const dt_pw_fn casts[DT_DTYPE_COUNT][DT_DTYPE_COUNT] = {ROW(b1),  ROW(u8),  ROW(i8),   ROW(i16), ROW(i32),
                                                                ROW(i64), ROW(f16), ROW(bf16), ROW(f32), ROW(f64)};
 

@@ -30,11 +30,9 @@ PW_BLOCK1(signbit, f32, float, float, uint8_t, vm_bits(a) < 0)
 PW_BLOCK1(signbit, f64, double, double, uint8_t, vd_bits(a) < 0)
 
 /* |a - b| <= atol + rtol |b|; pa = rtol, pb = atol, pc = equal_nan */
-PW_OVER_FLT_B(PW_BLOCKP2, isclose,
-              (a == b) | ((M_ABS(b) < (T)INFINITY) & (M_ABS(a - b) <= pb + pa * M_ABS(b))) | ((pc != 0) & (a != a) & (b != b)))
-#define PW_CLOSE(name, suffix, T_, W_, O_, expr)                                               \
-    PW_BODY(name, suffix, T_, W_, O_, PW_PTR2; const double pa = ((const dt_pw_floats *)p)->a; \
-            const double pb = ((const dt_pw_floats *)p)->b, PW_GET2, expr)
+PW_OVER_FLT_B(PW_BLOCKP2, isclose, (a == b) | ((M_ABS(b) < (T)INFINITY) & (M_ABS(a - b) <= pb + pa * M_ABS(b))) | ((pc != 0) & (a != a) & (b != b)))
+#define PW_CLOSE(name, suffix, T_, W_, O_, expr) \
+    PW_BODY(name, suffix, T_, W_, O_, PW_PTR2; const double pa = ((const dt_pw_floats *)p)->a; const double pb = ((const dt_pw_floats *)p)->b, PW_GET2, expr)
 PW_OVER_INT_B(PW_CLOSE, isclose, (a == b) | (fabs((double)a - (double)b) <= pb + pa * fabs((double)b)))
 PW_OVER_BOOL_R(PW_CLOSE, isclose, (a == b) | (fabs((double)a - (double)b) <= pb + pa * fabs((double)b)))
 

@@ -16,15 +16,13 @@ static double erfinv_guess(double x, double w) {
         p = 1.50140941 +
             w * (0.246640727 +
                  w * (-0.00417768164 +
-                      w * (-0.00125372503 + w * (0.00021858087 + w * (-4.39150654e-06 +
-                                                                      w * (-3.5233877e-06 + w * (3.43273939e-07 + w * 2.81022636e-08)))))));
+                      w * (-0.00125372503 + w * (0.00021858087 + w * (-4.39150654e-06 + w * (-3.5233877e-06 + w * (3.43273939e-07 + w * 2.81022636e-08)))))));
     } else {
         w = sqrt(w) - 3;
         p = 2.83297682 +
             w * (1.00167406 +
                  w * (0.00943887047 +
-                      w * (-0.0076224613 +
-                           w * (0.00573950773 + w * (-0.00367342844 + w * (0.00134934322 + w * (0.000100950558 + w * -0.000200214257)))))));
+                      w * (-0.0076224613 + w * (0.00573950773 + w * (-0.00367342844 + w * (0.00134934322 + w * (0.000100950558 + w * -0.000200214257)))))));
     }
     return p * x;
 }
@@ -89,8 +87,7 @@ static double digamma_f64(double x) {
     if (x == INFINITY) return x;
     for (; x < 10; x += 1) r -= 1 / x;
     double u = 1 / (x * x);
-    return r + log(x) - 0.5 / x -
-           u * (1.0 / 12 - u * (1.0 / 120 - u * (1.0 / 252 - u * (1.0 / 240 - u * (1.0 / 132 - u * (691.0 / 32760 - u / 12))))));
+    return r + log(x) - 0.5 / x - u * (1.0 / 12 - u * (1.0 / 120 - u * (1.0 / 252 - u * (1.0 / 240 - u * (1.0 / 132 - u * (691.0 / 32760 - u / 12))))));
 }
 /* Sum over k >= 0 of (k + q)^-s: the first terms, then Euler and Maclaurin's formula with Bernoulli numbers. */
 static double zeta_f64(double s, double q) {
@@ -148,8 +145,7 @@ static double polygamma_f64(int64_t n, double x) {
 BY_DOUBLE1(lgamma, lgamma_f64)
 BY_DOUBLE1(digamma, digamma_f64)
 PW_FLT2(zeta, zeta_f64((double)a, (double)b))
-#define PW_POLY(name, suffix, T_, W_, O_, expr) \
-    PW_BODY(name, suffix, T_, W_, O_, PW_PTR1; const int64_t k = ((const dt_pw_int *)p)->a, PW_GET1, expr)
+#define PW_POLY(name, suffix, T_, W_, O_, expr) PW_BODY(name, suffix, T_, W_, O_, PW_PTR1; const int64_t k = ((const dt_pw_int *)p)->a, PW_GET1, expr)
 PW_OVER_FLT_R(PW_POLY, polygamma, polygamma_f64(k, (double)a))
 
 /* ---- Bessel functions ---------------------------------------------------------------------------------------------------------------------- */

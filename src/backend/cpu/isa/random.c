@@ -156,8 +156,7 @@ static void normal_f64(const job *j, int64_t g, int64_t n, double *out) {
     words64(j, first, m, w);
     for (int64_t i = g; i < g + n; i++) {
         int64_t k = (i & ~1ll) - first;
-        double u = ((double)(int64_t)(w[k] >> 11) + 0.5) * 0x1p-53,
-               t = (double)(int64_t)(w[k + 1] >> 11) * (6.2831853071795864769 * 0x1p-53);
+        double u = ((double)(int64_t)(w[k] >> 11) + 0.5) * 0x1p-53, t = (double)(int64_t)(w[k + 1] >> 11) * (6.2831853071795864769 * 0x1p-53);
         out[i - g] = sqrt(-2.0 * log(u)) * (i & 1 ? sin(t) : cos(t));
     }
 }

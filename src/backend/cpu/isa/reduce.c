@@ -92,13 +92,8 @@ static void put_acc_f64(void *dst, dt_dtype t, double *acc, int64_t n) { dt_stor
 static dt_status reduce(const dt_kctx *c, red_kind kind, bool mean) {
     const dt_reduce_attr *a = c->attr;
     const dt_view *in = &c->in[0];
-    red_job j = {.kind = kind,
-                 .mean = mean,
-                 .dtype = in->dtype,
-                 .esize = (int64_t)dt_dtype_size(in->dtype),
-                 .data = in->data,
-                 .out = c->out,
-                 .scratch = c->scratch};
+    red_job j = {
+        .kind = kind, .mean = mean, .dtype = in->dtype, .esize = (int64_t)dt_dtype_size(in->dtype), .data = in->data, .out = c->out, .scratch = c->scratch};
     dt_reduce_plan_make(in, &a->dim, &j.plan);
     if (j.plan.outs == 0) return DT_OK;
     if (mean) j.count = dt_reduce_count(c->in_place, in->ndim, &a->dim);

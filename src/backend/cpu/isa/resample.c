@@ -25,8 +25,7 @@ static double step_of(int64_t in, int64_t out, bool align, double factor) {
 static void cubic(double t, double *w) { /* Keys' kernel, a = -0.75 */
     const double a = -0.75;
     double d[4] = {t + 1, t, 1 - t, 2 - t};
-    for (int i = 0; i < 4; i++)
-        w[i] = d[i] <= 1 ? ((a + 2) * d[i] - (a + 3)) * d[i] * d[i] + 1 : ((a * d[i] - 5 * a) * d[i] + 8 * a) * d[i] - 4 * a;
+    for (int i = 0; i < 4; i++) w[i] = d[i] <= 1 ? ((a + 2) * d[i] - (a + 3)) * d[i] * d[i] + 1 : ((a * d[i] - 5 * a) * d[i] + 8 * a) * d[i] - 4 * a;
 }
 
 /* Nearest is computed in float, as its indices must agree with those of others to the bit. */
@@ -67,74 +66,74 @@ static int fill(const char *mode, bool align, double factor, int64_t in, int64_t
     return is_nearest ? 1 : is_cubic ? 4 : 2;
 }
 
-#define DEFINE(T, A, SUF, GET, PUT)                                                                                               \
-    static void forward_##SUF(void *arg, int64_t plane) {                                                                          \
-        const resample *s = arg;                                                                                                  \
-        const T *x = (const T *)s->from + plane * s->n_small;                                                                      \
-        T *y = (T *)s->to + plane * s->n_large;                                                                                   \
-        for (int64_t a = 0; a < s->large[0]; a++)                                                                                 \
-            for (int64_t b = 0; b < s->large[1]; b++)                                                                             \
-                for (int64_t c = 0; c < s->large[2]; c++) {                                                                       \
-                    const dt_tap *u = &s->table[0][a], *v = &s->table[1][b], *w = &s->table[2][c];                                 \
-                    A sum = 0;                                                                                                    \
-                    for (int i = 0; i < s->taps[0]; i++)                                                                          \
-                        for (int j = 0; j < s->taps[1]; j++) {                                                                    \
-                            const T *row = x + (u->at[i] * s->small[1] + v->at[j]) * s->small[2];                                  \
-                            A part = 0;                                                                                           \
-                            for (int k = 0; k < s->taps[2]; k++) part += (A)w->weight[k] * GET(row[w->at[k]]);                     \
-                            sum += (A)(u->weight[i] * v->weight[j]) * part;                                                       \
-                        }                                                                                                         \
-                    *y++ = PUT(sum);                                                                                              \
-                }                                                                                                                 \
-    }                                                                                                                             \
-    static void backward_##SUF(void *arg, int64_t plane) {                                                                         \
-        const resample *s = arg;                                                                                                  \
-        const T *y = (const T *)s->from + plane * s->n_large;                                                                      \
-        T *x = (T *)s->to + plane * s->n_small;                                                                                   \
-        A *sum = sizeof(A) == sizeof(T) ? (A *)(void *)x : (A *)s->sums + plane * s->n_small;                                       \
-        for (int64_t i = 0; i < s->n_small; i++) sum[i] = 0;                                                                      \
-        for (int64_t a = 0; a < s->large[0]; a++)                                                                                 \
-            for (int64_t b = 0; b < s->large[1]; b++)                                                                             \
-                for (int64_t c = 0; c < s->large[2]; c++) {                                                                       \
-                    const dt_tap *u = &s->table[0][a], *v = &s->table[1][b], *w = &s->table[2][c];                                 \
-                    A g = GET(*y);                                                                                                \
-                    y++;                                                                                                          \
-                    for (int i = 0; i < s->taps[0]; i++)                                                                          \
-                        for (int j = 0; j < s->taps[1]; j++) {                                                                    \
+#define DEFINE(T, A, SUF, GET, PUT)                                                                                                     \
+    static void forward_##SUF(void *arg, int64_t plane) {                                                                               \
+        const resample *s = arg;                                                                                                        \
+        const T *x = (const T *)s->from + plane * s->n_small;                                                                           \
+        T *y = (T *)s->to + plane * s->n_large;                                                                                         \
+        for (int64_t a = 0; a < s->large[0]; a++)                                                                                       \
+            for (int64_t b = 0; b < s->large[1]; b++)                                                                                   \
+                for (int64_t c = 0; c < s->large[2]; c++) {                                                                             \
+                    const dt_tap *u = &s->table[0][a], *v = &s->table[1][b], *w = &s->table[2][c];                                      \
+                    A sum = 0;                                                                                                          \
+                    for (int i = 0; i < s->taps[0]; i++)                                                                                \
+                        for (int j = 0; j < s->taps[1]; j++) {                                                                          \
+                            const T *row = x + (u->at[i] * s->small[1] + v->at[j]) * s->small[2];                                       \
+                            A part = 0;                                                                                                 \
+                            for (int k = 0; k < s->taps[2]; k++) part += (A)w->weight[k] * GET(row[w->at[k]]);                          \
+                            sum += (A)(u->weight[i] * v->weight[j]) * part;                                                             \
+                        }                                                                                                               \
+                    *y++ = PUT(sum);                                                                                                    \
+                }                                                                                                                       \
+    }                                                                                                                                   \
+    static void backward_##SUF(void *arg, int64_t plane) {                                                                              \
+        const resample *s = arg;                                                                                                        \
+        const T *y = (const T *)s->from + plane * s->n_large;                                                                           \
+        T *x = (T *)s->to + plane * s->n_small;                                                                                         \
+        A *sum = sizeof(A) == sizeof(T) ? (A *)(void *)x : (A *)s->sums + plane * s->n_small;                                           \
+        for (int64_t i = 0; i < s->n_small; i++) sum[i] = 0;                                                                            \
+        for (int64_t a = 0; a < s->large[0]; a++)                                                                                       \
+            for (int64_t b = 0; b < s->large[1]; b++)                                                                                   \
+                for (int64_t c = 0; c < s->large[2]; c++) {                                                                             \
+                    const dt_tap *u = &s->table[0][a], *v = &s->table[1][b], *w = &s->table[2][c];                                      \
+                    A g = GET(*y);                                                                                                      \
+                    y++;                                                                                                                \
+                    for (int i = 0; i < s->taps[0]; i++)                                                                                \
+                        for (int j = 0; j < s->taps[1]; j++) {                                                                          \
                             A *row = sum + (u->at[i] * s->small[1] + v->at[j]) * s->small[2], f = (A)(u->weight[i] * v->weight[j]) * g; \
-                            for (int k = 0; k < s->taps[2]; k++) row[w->at[k]] += (A)w->weight[k] * f;                             \
-                        }                                                                                                         \
-                }                                                                                                                 \
-        if (sizeof(A) != sizeof(T))                                                                                               \
-            for (int64_t i = 0; i < s->n_small; i++) x[i] = PUT(sum[i]);                                                          \
-    }                                                                                                                             \
-    static void cut_##SUF(void *arg, int64_t i) { /* one channel of one image to its kh * kw rows */                               \
-        const patches *s = arg;                                                                                                   \
-        const T *x = (const T *)s->image + i * s->H * s->W;                                                                        \
-        T *y = (T *)s->columns + i * s->kh * s->kw * s->oh * s->ow;                                                               \
-        for (int64_t p = 0; p < s->kh; p++)                                                                                       \
-            for (int64_t q = 0; q < s->kw; q++)                                                                                   \
-                for (int64_t a = 0; a < s->oh; a++)                                                                               \
-                    for (int64_t b = 0; b < s->ow; b++) {                                                                         \
-                        int64_t r = a * s->sh - s->ph + p * s->dh, c = b * s->sw - s->pw + q * s->dw;                              \
-                        *y++ = r < 0 || r >= s->H || c < 0 || c >= s->W ? PUT(0) : x[r * s->W + c];                                \
-                    }                                                                                                             \
-    }                                                                                                                             \
-    static void paste_##SUF(void *arg, int64_t i) {                                                                                \
-        const patches *s = arg;                                                                                                   \
-        T *x = (T *)s->image + i * s->H * s->W;                                                                                   \
-        const T *y = (const T *)s->columns + i * s->kh * s->kw * s->oh * s->ow;                                                    \
-        A *sum = sizeof(A) == sizeof(T) ? (A *)(void *)x : (A *)s->sums + i * s->H * s->W;                                          \
-        for (int64_t k = 0; k < s->H * s->W; k++) sum[k] = 0;                                                                     \
-        for (int64_t p = 0; p < s->kh; p++)                                                                                       \
-            for (int64_t q = 0; q < s->kw; q++)                                                                                   \
-                for (int64_t a = 0; a < s->oh; a++)                                                                               \
-                    for (int64_t b = 0; b < s->ow; b++, y++) {                                                                    \
-                        int64_t r = a * s->sh - s->ph + p * s->dh, c = b * s->sw - s->pw + q * s->dw;                              \
-                        if (r >= 0 && r < s->H && c >= 0 && c < s->W) sum[r * s->W + c] += GET(*y);                                \
-                    }                                                                                                             \
-        if (sizeof(A) != sizeof(T))                                                                                               \
-            for (int64_t k = 0; k < s->H * s->W; k++) x[k] = PUT(sum[k]);                                                         \
+                            for (int k = 0; k < s->taps[2]; k++) row[w->at[k]] += (A)w->weight[k] * f;                                  \
+                        }                                                                                                               \
+                }                                                                                                                       \
+        if (sizeof(A) != sizeof(T))                                                                                                     \
+            for (int64_t i = 0; i < s->n_small; i++) x[i] = PUT(sum[i]);                                                                \
+    }                                                                                                                                   \
+    static void cut_##SUF(void *arg, int64_t i) { /* one channel of one image to its kh * kw rows */                                    \
+        const patches *s = arg;                                                                                                         \
+        const T *x = (const T *)s->image + i * s->H * s->W;                                                                             \
+        T *y = (T *)s->columns + i * s->kh * s->kw * s->oh * s->ow;                                                                     \
+        for (int64_t p = 0; p < s->kh; p++)                                                                                             \
+            for (int64_t q = 0; q < s->kw; q++)                                                                                         \
+                for (int64_t a = 0; a < s->oh; a++)                                                                                     \
+                    for (int64_t b = 0; b < s->ow; b++) {                                                                               \
+                        int64_t r = a * s->sh - s->ph + p * s->dh, c = b * s->sw - s->pw + q * s->dw;                                   \
+                        *y++ = r < 0 || r >= s->H || c < 0 || c >= s->W ? PUT(0) : x[r * s->W + c];                                     \
+                    }                                                                                                                   \
+    }                                                                                                                                   \
+    static void paste_##SUF(void *arg, int64_t i) {                                                                                     \
+        const patches *s = arg;                                                                                                         \
+        T *x = (T *)s->image + i * s->H * s->W;                                                                                         \
+        const T *y = (const T *)s->columns + i * s->kh * s->kw * s->oh * s->ow;                                                         \
+        A *sum = sizeof(A) == sizeof(T) ? (A *)(void *)x : (A *)s->sums + i * s->H * s->W;                                              \
+        for (int64_t k = 0; k < s->H * s->W; k++) sum[k] = 0;                                                                           \
+        for (int64_t p = 0; p < s->kh; p++)                                                                                             \
+            for (int64_t q = 0; q < s->kw; q++)                                                                                         \
+                for (int64_t a = 0; a < s->oh; a++)                                                                                     \
+                    for (int64_t b = 0; b < s->ow; b++, y++) {                                                                          \
+                        int64_t r = a * s->sh - s->ph + p * s->dh, c = b * s->sw - s->pw + q * s->dw;                                   \
+                        if (r >= 0 && r < s->H && c >= 0 && c < s->W) sum[r * s->W + c] += GET(*y);                                     \
+                    }                                                                                                                   \
+        if (sizeof(A) != sizeof(T))                                                                                                     \
+            for (int64_t k = 0; k < s->H * s->W; k++) x[k] = PUT(sum[k]);                                                               \
     }
 #define SAME(v) (v)
 

@@ -48,8 +48,7 @@ static dt_status scan(const dt_kctx *c, scan_kind kind, bool reverse) {
     scan_job j = job_of(c, &c->in[0], kind);
     j.reverse = reverse;
     if (c->n_out > 1) j.index = c->out[1].data;
-    dt_range_run(c->team, j.r.outer * j.per, j.r.n * (j.r.inner < DT_BLOCK ? j.r.inner : DT_BLOCK) * 2,
-                 dt_dtype_is_float(j.out) ? units_f64 : units_i64, &j);
+    dt_range_run(c->team, j.r.outer * j.per, j.r.n * (j.r.inner < DT_BLOCK ? j.r.inner : DT_BLOCK) * 2, dt_dtype_is_float(j.out) ? units_f64 : units_i64, &j);
     return DT_OK;
 }
 dt_status DT_ISA_FN(cumsum)(const dt_kctx *c) { return scan(c, SCAN_SUM, false); }
