@@ -22,8 +22,8 @@ int dt_py_sig_init(py_sig *s, const dt_op *op) {
 }
 
 static const char *kind_name(const dt_param *p) {
-    static const char *const names[] = {"Tensor", "tuple of Tensors", "Tensor or Number", "Number", "int", "float", "bool", "str", "dtorch.dtype",
-                                        "tuple of ints", "Generator"};
+    static const char *const names[] = {"Tensor", "tuple of Tensors", "Tensor or Number", "Number",   "int", "float", "bool",
+                                        "str",    "dtorch.dtype",     "tuple of ints",    "Generator"};
     return names[p->kind];
 }
 
@@ -109,12 +109,8 @@ static int set(const dt_param *q, PyObject *o, py_parse *p, dt_arg *a) {
         return set_tensors(q, PySequence_Fast_ITEMS(o), PySequence_Fast_GET_SIZE(o), p, a);
     case DT_PK_VALUE: return dt_py_to_value(o, a);
     case DT_PK_SCALAR: return dt_py_to_scalar(o, a);
-    case DT_PK_INT:
-        *a = (dt_arg){.kind = DT_ARG_INT, .given = true};
-        return dt_py_to_int(o, &a->i);
-    case DT_PK_FLOAT:
-        *a = (dt_arg){.kind = DT_ARG_FLOAT, .given = true};
-        return dt_py_to_float(o, &a->f);
+    case DT_PK_INT: *a = (dt_arg){.kind = DT_ARG_INT, .given = true}; return dt_py_to_int(o, &a->i);
+    case DT_PK_FLOAT: *a = (dt_arg){.kind = DT_ARG_FLOAT, .given = true}; return dt_py_to_float(o, &a->f);
     case DT_PK_BOOL: {
         bool yes = false;
         r = dt_py_to_bool(o, &yes);
@@ -159,7 +155,11 @@ static bool is_ignored(const char *name) {
 static int extra(const char *name, PyObject *o, py_parse *p) {
     if (is_ignored(name)) return 1;
     if (!strcmp(name, "requires_grad")) return dt_py_to_bool(o, &p->requires_grad);
-    PyObject **slot = !strcmp(name, "out") ? &p->out : !strcmp(name, "device") ? &p->device : !strcmp(name, "device_mesh") ? &p->mesh : !strcmp(name, "placements") ? &p->placements : NULL;
+    PyObject **slot = !strcmp(name, "out")           ? &p->out
+                      : !strcmp(name, "device")      ? &p->device
+                      : !strcmp(name, "device_mesh") ? &p->mesh
+                      : !strcmp(name, "placements")  ? &p->placements
+                                                     : NULL;
     if (!slot) return 0;
     *slot = o == Py_None ? NULL : o;
     return 1;
@@ -300,8 +300,8 @@ static PyObject *given_types(bool method, PyObject *const *args, Py_ssize_t n, P
     PyObject *parts = PyList_New(0), *comma = PyUnicode_FromString(", "), *r = NULL;
     Py_ssize_t nk = kwnames ? PyTuple_GET_SIZE(kwnames) : 0;
     for (Py_ssize_t i = method ? 1 : 0; parts && i < n + nk; i++) {
-        PyObject *t = i < n ? PyUnicode_FromString(dt_py_type_name(args[i]))
-                            : PyUnicode_FromFormat("%U=%s", PyTuple_GET_ITEM(kwnames, i - n), dt_py_type_name(args[i]));
+        PyObject *t =
+            i < n ? PyUnicode_FromString(dt_py_type_name(args[i])) : PyUnicode_FromFormat("%U=%s", PyTuple_GET_ITEM(kwnames, i - n), dt_py_type_name(args[i]));
         if (!t || PyList_Append(parts, t) < 0) Py_CLEAR(parts);
         Py_XDECREF(t);
     }
@@ -319,7 +319,8 @@ void dt_py_explain(const py_sig *s, int count, bool method, PyObject *const *arg
         return;
     }
     PyObject *got = given_types(method, args, n, kwnames);
-    PyObject *text = got ? PyUnicode_FromFormat("%s() received an invalid combination of arguments - got (%U), but expected one of:", s->info->base, got) : NULL;
+    PyObject *text =
+        got ? PyUnicode_FromFormat("%s() received an invalid combination of arguments - got (%U), but expected one of:", s->info->base, got) : NULL;
     for (int i = 0; text && i < count; i++) {
         PyObject *sig = signature(&s[i]), *longer = sig ? PyUnicode_FromFormat("%U\n * %U", text, sig) : NULL;
         Py_XDECREF(sig);

@@ -39,9 +39,8 @@ static dt_status post_hook_run(void *ctx, dt_tensor **leaf) {
 }
 static void hook_free(void *ctx) { Py_DECREF((PyObject *)ctx); }
 
-typedef struct py_handle { /* RemovableHandle */
-    PyObject_HEAD
-    PyObject *tensor; /* weak reference */
+typedef struct py_handle {          /* RemovableHandle */
+    PyObject_HEAD PyObject *tensor; /* weak reference */
     uint64_t id;
 } py_handle;
 static void handle_dealloc(PyObject *o) {
@@ -64,8 +63,10 @@ static PyObject *handle_remove(PyObject *o, PyObject *none) {
 }
 static PyObject *handle_enter(PyObject *o, PyObject *none) { return Py_NewRef(o); }
 static PyObject *handle_exit(PyObject *o, PyObject *args) { return handle_remove(o, NULL); }
-static PyMethodDef handle_methods[] = {
-    {"remove", handle_remove, METH_NOARGS, "Take the hook away."}, {"__enter__", handle_enter, METH_NOARGS, NULL}, {"__exit__", handle_exit, METH_VARARGS, NULL}, {0}};
+static PyMethodDef handle_methods[] = {{"remove", handle_remove, METH_NOARGS, "Take the hook away."},
+                                       {"__enter__", handle_enter, METH_NOARGS, NULL},
+                                       {"__exit__", handle_exit, METH_VARARGS, NULL},
+                                       {0}};
 static PyTypeObject handle_type = {
     PyVarObject_HEAD_INIT(NULL, 0).tp_name = "dtorch.utils.hooks.RemovableHandle",
     .tp_basicsize = sizeof(py_handle),
@@ -90,7 +91,8 @@ static PyObject *hook_add(PyObject *self, PyObject *fn, dt_status (*run)(void *,
     return NULL;
 }
 PyObject *dt_py_hook_add(PyObject *self, PyObject *fn) {
-    if (!dt_tensor_requires_grad(dt_py_tensor_of(self))) return PyErr_Format(PyExc_RuntimeError, "cannot register a hook on a tensor that doesn't require gradient");
+    if (!dt_tensor_requires_grad(dt_py_tensor_of(self)))
+        return PyErr_Format(PyExc_RuntimeError, "cannot register a hook on a tensor that doesn't require gradient");
     return hook_add(self, fn, hook_run, dt_tensor_hook_add);
 }
 PyObject *dt_py_post_hook_add(PyObject *self, PyObject *fn) {
@@ -101,8 +103,7 @@ PyObject *dt_py_post_hook_add(PyObject *self, PyObject *fn) {
 
 /* ---- graph nodes ---- */
 typedef struct py_node {
-    PyObject_HEAD
-    dt_grad_node *n;
+    PyObject_HEAD dt_grad_node *n;
 } py_node;
 static PyTypeObject node_type;
 
@@ -188,8 +189,15 @@ static PyObject *backward(PyObject *m, PyObject *args) {
     bool bad = tensors(roots, false, "tensors", &r) < 0 || (grads != Py_None && tensors(grads, true, "grad_tensors", &g) < 0) ||
                (inputs != Py_None && tensors(inputs, false, "inputs", &in) < 0) || !(out = PyMem_Calloc((size_t)n_in + 1, sizeof *out));
     if (!bad) {
-        dt_backward_args a = {.n_roots = (int)PyTuple_GET_SIZE(roots), .n_inputs = (int)n_in, .roots = r, .grads = g, .inputs = in, .retain_graph = retain,
-                              .create_graph = create, .allow_unused = unused, .accumulate = accumulate};
+        dt_backward_args a = {.n_roots = (int)PyTuple_GET_SIZE(roots),
+                              .n_inputs = (int)n_in,
+                              .roots = r,
+                              .grads = g,
+                              .inputs = in,
+                              .retain_graph = retain,
+                              .create_graph = create,
+                              .allow_unused = unused,
+                              .accumulate = accumulate};
         dt_py_site();
         dt_status s = dt_backward_run(&a, in && !accumulate ? out : NULL);
         if (s)

@@ -8,8 +8,7 @@
 
 /* ---- buffers ------------------------------------------------------------------------------------------------------------------------ */
 typedef struct py_hostbuf { /* a fetched buffer, for NumPy to look at */
-    PyObject_HEAD
-    dt_hostbuf *b;
+    PyObject_HEAD dt_hostbuf *b;
 } py_hostbuf;
 static int hostbuf_get(PyObject *self, Py_buffer *view, int flags) {
     dt_hostbuf *b = ((py_hostbuf *)self)->b;
@@ -149,7 +148,10 @@ static int leaf_dtype(PyObject *o, dt_dtype *out) {
         dt_arg a;
         int r = dt_py_to_value(o, &a);
         if (r <= 0) {
-            if (r == 0) PyErr_Format(PyExc_TypeError, is_sequence(o) ? "expected a number, got a %s: the nested sequences differ in depth" : "new(): invalid data type '%s'", dt_py_type_name(o));
+            if (r == 0)
+                PyErr_Format(PyExc_TypeError,
+                             is_sequence(o) ? "expected a number, got a %s: the nested sequences differ in depth" : "new(): invalid data type '%s'",
+                             dt_py_type_name(o));
             return -1;
         }
         *out = a.kind == DT_ARG_FLOAT ? dt_default_dtype() : a.kind == DT_ARG_BOOL ? DT_bool : DT_int64;
@@ -233,7 +235,8 @@ static int fill(PyObject *o, const dt_type *type, int dim, char **dst) {
         return r;
     }
     if (!is_sequence(o)) {
-        PyErr_Format(PyExc_TypeError, "not a sequence: dimension %d has a %s among sequences of length %lld", dim, dt_py_type_name(o), (long long)type->shape[dim]);
+        PyErr_Format(PyExc_TypeError, "not a sequence: dimension %d has a %s among sequences of length %lld", dim, dt_py_type_name(o),
+                     (long long)type->shape[dim]);
         return -1;
     }
     PyObject *seq = PySequence_Fast(o, "expected a sequence");
@@ -429,7 +432,8 @@ PyObject *dt_py_list_of(dt_future *f) {
 
 static PyMethodDef functions[] = {
     {"tensor", (PyCFunction)(void (*)(void))tensor, METH_VARARGS | METH_KEYWORDS,
-     "tensor(data, *, dtype=None, device=None, requires_grad=False, device_mesh=None, placements=None)\n\nA tensor with a copy of data: numbers, nested sequences, arrays."},
+     "tensor(data, *, dtype=None, device=None, requires_grad=False, device_mesh=None, placements=None)\n\nA tensor with a copy of data: numbers, nested "
+     "sequences, arrays."},
     {"_assign", assign, METH_VARARGS, NULL},
     {"_same_storage", same_storage, METH_VARARGS, NULL},
     {"from_numpy", from_numpy, METH_O, "A tensor with a copy of a NumPy array. (PyTorch shares memory; here later writes never show.)"},

@@ -90,8 +90,8 @@ static dt_tensor *import(const dl_tensor *t) {
     for (int i = 0; i < DT_DTYPE_COUNT; i++)
         if (dl_dtypes[i].code == t->dtype.code && dl_dtypes[i].bits == t->dtype.bits && t->dtype.lanes == 1) type.dtype = (dt_dtype)i;
     if (type.dtype == DT_DTYPE_NONE || t->ndim < 0 || t->ndim > DT_MAX_DIM || t->device.device_type != 1) {
-        PyErr_Format(PyExc_BufferError, "from_dlpack(): type code %d of %d bits with %d dimensions on device type %d is not supported (CPU only)", t->dtype.code,
-                     t->dtype.bits, t->ndim, t->device.device_type);
+        PyErr_Format(PyExc_BufferError, "from_dlpack(): type code %d of %d bits with %d dimensions on device type %d is not supported (CPU only)",
+                     t->dtype.code, t->dtype.bits, t->ndim, t->device.device_type);
         return NULL;
     }
     for (int i = 0; i < t->ndim; i++) type.shape[i] = t->shape[i];

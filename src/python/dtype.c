@@ -141,8 +141,7 @@ static PyObject *device_str(PyObject *o) {
 static PyObject *device_repr(PyObject *o) {
     py_device *d = (py_device *)o;
     const char *type = dt_device_type_name(dt_device_kind(d->dev));
-    return d->has_index ? PyUnicode_FromFormat("device(type='%s', index=%u)", type, dt_device_index(d->dev))
-                        : PyUnicode_FromFormat("device(type='%s')", type);
+    return d->has_index ? PyUnicode_FromFormat("device(type='%s', index=%u)", type, dt_device_index(d->dev)) : PyUnicode_FromFormat("device(type='%s')", type);
 }
 /* "cpu" is "cpu:0" with all cores: equal. */
 static PyObject *device_compare(PyObject *a, PyObject *b, int op) {
@@ -273,8 +272,14 @@ static PyMethodDef size_methods[] = {
     {0},
 };
 static PyType_Slot size_slots[] = {
-    {Py_tp_doc, "The shape of a tensor: a tuple of ints."}, {Py_tp_new, size_new}, {Py_tp_repr, size_repr}, {Py_tp_methods, size_methods},
-    {Py_mp_subscript, size_subscript}, {Py_sq_concat, size_concat}, {Py_sq_repeat, size_repeat}, {0},
+    {Py_tp_doc, "The shape of a tensor: a tuple of ints."},
+    {Py_tp_new, size_new},
+    {Py_tp_repr, size_repr},
+    {Py_tp_methods, size_methods},
+    {Py_mp_subscript, size_subscript},
+    {Py_sq_concat, size_concat},
+    {Py_sq_repeat, size_repeat},
+    {0},
 };
 static PyType_Spec size_spec = {"dtorch.Size", 0, 0, Py_TPFLAGS_DEFAULT, size_slots};
 

@@ -18,10 +18,8 @@ static int wait_for(dt_future *f, int64_t usec) {
         if (usec == 0) return 0;
         int64_t slice = usec < 0 || usec > 50000 ? 50000 : usec;
         bool done;
-        Py_BEGIN_ALLOW_THREADS
-        done = dt_future_wait(f, slice);
-        Py_END_ALLOW_THREADS
-        if (done) break;
+        Py_BEGIN_ALLOW_THREADS done = dt_future_wait(f, slice);
+        Py_END_ALLOW_THREADS if (done) break;
         if (PyErr_CheckSignals() < 0) return -1;
         if (usec > 0) usec -= slice;
     }
@@ -58,8 +56,7 @@ typedef struct waker {
     int fd;
 } waker;
 typedef struct py_waker {
-    PyObject_HEAD
-    waker *w;
+    PyObject_HEAD waker *w;
 } py_waker;
 
 static void waker_unref(waker *w) {
@@ -117,8 +114,7 @@ static PyTypeObject waker_type = {
 /* ---- futures ------------------------------------------------------------------------------------------------------------------------ */
 typedef enum { F_SYNC, F_ITEM, F_NUMPY, F_LIST } future_kind;
 typedef struct py_future {
-    PyObject_HEAD
-    dt_future *f;
+    PyObject_HEAD dt_future *f;
     future_kind kind;
     waker *registered; /* NULL until awaited */
     PyObject *result;  /* once got */
@@ -187,7 +183,8 @@ static PyObject *future_await(PyObject *self) {
 }
 static PyMethodDef future_methods[] = {
     {"get", future_get, METH_NOARGS, "The value; waits for it, and raises the error of a call that it depends on."},
-    {"wait", (PyCFunction)(void (*)(void))future_wait, METH_VARARGS | METH_KEYWORDS, "wait(timeout=None): wait at most timeout seconds; is it done (or failed)?"},
+    {"wait", (PyCFunction)(void (*)(void))future_wait, METH_VARARGS | METH_KEYWORDS,
+     "wait(timeout=None): wait at most timeout seconds; is it done (or failed)?"},
     {"done", future_done, METH_NOARGS, "Is the value there (or known to have failed)? Never waits."},
     {"_notify", future_notify, METH_O, NULL},
     {0},

@@ -82,9 +82,7 @@ static PyObject *gen_seed(PyObject *o, PyObject *none) {
 }
 static PyObject *gen_initial_seed(PyObject *o, PyObject *none) { return PyLong_FromUnsignedLongLong(((py_generator *)o)->g->state.seed); }
 static PyObject *gen_get_state(PyObject *o, PyObject *none) { return state_get(((py_generator *)o)->g); }
-static PyObject *gen_set_state(PyObject *o, PyObject *state) {
-    return state_set(((py_generator *)o)->g, state) < 0 ? NULL : Py_NewRef(o);
-}
+static PyObject *gen_set_state(PyObject *o, PyObject *state) { return state_set(((py_generator *)o)->g, state) < 0 ? NULL : Py_NewRef(o); }
 static PyObject *gen_device(PyObject *o, void *x) { return dt_py_device(0, false); }
 static PyGetSetDef gen_getset[] = {{"device", gen_device, NULL, "cpu: a stream belongs to no device.", NULL}, {0}};
 static PyMethodDef gen_methods[] = {

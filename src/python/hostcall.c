@@ -89,7 +89,8 @@ PyObject *dt_py_host_call(PyObject *module, PyObject *args) {
     if (!PyArg_ParseTuple(args, "OO!O!", &fn, &PyTuple_Type, &ins, &PyTuple_Type, &outs)) return NULL;
     Py_ssize_t n_in = PyTuple_GET_SIZE(ins), n_out = PyTuple_GET_SIZE(outs);
     if (n_in > MAX_TENSORS || n_out > MAX_TENSORS || n_out < 1)
-        return PyErr_Format(PyExc_ValueError, "host_call(): %zd inputs and %zd results: at most %d, and at least one result, are possible", n_in, n_out, MAX_TENSORS);
+        return PyErr_Format(PyExc_ValueError, "host_call(): %zd inputs and %zd results: at most %d, and at least one result, are possible", n_in, n_out,
+                            MAX_TENSORS);
     dt_tensor *in[MAX_TENSORS], *out[MAX_TENSORS];
     dt_type types[MAX_TENSORS] = {0};
     for (Py_ssize_t i = 0; i < n_in; i++) {

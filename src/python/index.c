@@ -192,7 +192,8 @@ static int by_object(walk *w, PyObject *o, bool only) {
     dt_tensor *t = as_index(o);
     if (t) return by_tensor(w, t, only);
     if (!PyErr_Occurred())
-        PyErr_Format(PyExc_TypeError, "only integers, slices (`:`), ellipsis (`...`), None and long or byte Variables are valid indices (got %s)", dt_py_type_name(o));
+        PyErr_Format(PyExc_TypeError, "only integers, slices (`:`), ellipsis (`...`), None and long or byte Variables are valid indices (got %s)",
+                     dt_py_type_name(o));
     return -1;
 }
 

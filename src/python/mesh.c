@@ -5,14 +5,12 @@
 #include "python/py.h"
 
 typedef struct py_mesh {
-    PyObject_HEAD
-    const dt_mesh *root;
+    PyObject_HEAD const dt_mesh *root;
     int n;
     uint8_t dim[DT_MAX_MESH_DIM]; /* (n,) dimensions of root */
 } py_mesh;
 typedef struct py_placement {
-    PyObject_HEAD
-    dt_placement p; /* dim may be negative here */
+    PyObject_HEAD dt_placement p; /* dim may be negative here */
 } py_placement;
 
 static PyTypeObject mesh_type, placement_type, shard_type, replicate_type, partial_type;
@@ -33,7 +31,8 @@ static PyObject *shard_new(PyTypeObject *tp, PyObject *args, PyObject *kw) {
     int dim, rows = 1;
     if (!PyArg_ParseTupleAndKeywords(args, kw, "i|i:Shard", names, &dim, &rows)) return NULL;
     if (rows < 1) return PyErr_Format(PyExc_ValueError, "Shard(): split_factor %d is not legal: at least 1 is", rows);
-    if (dim < -DT_MAX_DIM || dim >= DT_MAX_DIM) return PyErr_Format(PyExc_ValueError, "Shard(): dim %d is not legal: %d to %d are", dim, -DT_MAX_DIM, DT_MAX_DIM - 1);
+    if (dim < -DT_MAX_DIM || dim >= DT_MAX_DIM)
+        return PyErr_Format(PyExc_ValueError, "Shard(): dim %d is not legal: %d to %d are", dim, -DT_MAX_DIM, DT_MAX_DIM - 1);
     return placement(DT_S_ROWS(dim, rows));
 }
 static PyObject *replicate_new(PyTypeObject *tp, PyObject *args, PyObject *kw) {
@@ -91,7 +90,8 @@ static PyMethodDef placement_methods[] = {
 };
 static PyObject *shard_split(PyObject *o, void *x) { return PyLong_FromLong(((py_placement *)o)->p.split ? ((py_placement *)o)->p.split : 1); }
 static PyGetSetDef shard_getset[] = {{"split_factor", shard_split, NULL, "The rows that the dimension is seen as; each is cut alike. 1: none.", NULL},
-    {"dim", shard_dim, NULL, "The tensor dimension that is cut.", NULL}, {0}};
+                                     {"dim", shard_dim, NULL, "The tensor dimension that is cut.", NULL},
+                                     {0}};
 static PyGetSetDef partial_getset[] = {{"reduce_op", partial_op, NULL, "'sum', 'avg', 'max' or 'min'.", NULL}, {0}};
 static PyTypeObject placement_type = {
     PyVarObject_HEAD_INIT(NULL, 0).tp_name = "dtorch.distributed.tensor.Placement",
@@ -103,10 +103,16 @@ static PyTypeObject placement_type = {
     .tp_hash = placement_hash,
     .tp_methods = placement_methods,
 };
-#define PLACEMENT_TYPE(var, label, make, fields, text)                                                                            \
-    static PyTypeObject var = {PyVarObject_HEAD_INIT(NULL, 0).tp_name = "dtorch.distributed.tensor." label, .tp_base = &placement_type, .tp_basicsize = sizeof(py_placement), \
-                               .tp_flags = Py_TPFLAGS_DEFAULT, .tp_new = make, .tp_getset = fields, .tp_doc = text}
-PLACEMENT_TYPE(shard_type, "Shard", shard_new, shard_getset, "Shard(dim, split_factor=1): each device holds a chunk of dimension dim, cut as by chunk(). With a split factor A the dimension is seen "
+#define PLACEMENT_TYPE(var, label, make, fields, text)                                                      \
+    static PyTypeObject var = {PyVarObject_HEAD_INIT(NULL, 0).tp_name = "dtorch.distributed.tensor." label, \
+                               .tp_base = &placement_type,                                                  \
+                               .tp_basicsize = sizeof(py_placement),                                        \
+                               .tp_flags = Py_TPFLAGS_DEFAULT,                                              \
+                               .tp_new = make,                                                              \
+                               .tp_getset = fields,                                                         \
+                               .tp_doc = text}
+PLACEMENT_TYPE(shard_type, "Shard", shard_new, shard_getset,
+               "Shard(dim, split_factor=1): each device holds a chunk of dimension dim, cut as by chunk(). With a split factor A the dimension is seen "
                "as A rows and each row is cut: what a sharded dimension becomes when it is merged behind an unsharded one.");
 PLACEMENT_TYPE(replicate_type, "Replicate", replicate_new, NULL, "Replicate(): each device holds the whole.");
 PLACEMENT_TYPE(partial_type, "Partial", partial_new, partial_getset, "Partial(reduce_op='sum'): the value is the reduction over the devices' parts.");
@@ -443,7 +449,8 @@ static PyGetSetDef mesh_getset[] = {
     {0},
 };
 static PyMethodDef mesh_methods[] = {
-    {"size", (PyCFunction)(void (*)(void))mesh_size, METH_VARARGS | METH_KEYWORDS, "size(mesh_dim=None): devices along a dimension (number or name), or in all."},
+    {"size", (PyCFunction)(void (*)(void))mesh_size, METH_VARARGS | METH_KEYWORDS,
+     "size(mesh_dim=None): devices along a dimension (number or name), or in all."},
     {"__enter__", mesh_enter, METH_NOARGS, "Factories inside the with block make tensors replicated on this mesh."},
     {"__exit__", mesh_exit, METH_VARARGS, NULL},
     {"__copy__", itself, METH_NOARGS, NULL},

@@ -55,7 +55,8 @@ static PyObject *get_is_cpu(PyObject *self, void *x) { return PyBool_FromLong(dt
 static PyObject *is_contiguous(PyObject *self, PyObject *const *args, Py_ssize_t n, PyObject *kw) { Py_RETURN_TRUE; }
 static PyObject *itself(PyObject *self, PyObject *const *args, Py_ssize_t n, PyObject *kw) { return Py_NewRef(self); }
 static PyObject *data_ptr(PyObject *self, PyObject *x) {
-    return PyErr_Format(PyExc_NotImplementedError, "data_ptr(): a tensor has no address: its value may not be computed yet, or lie on several devices; use numpy()");
+    return PyErr_Format(PyExc_NotImplementedError,
+                        "data_ptr(): a tensor has no address: its value may not be computed yet, or lie on several devices; use numpy()");
 }
 static PyObject *storage_offset(PyObject *self, PyObject *x) { return PyLong_FromLong(0); }
 static PyObject *version(PyObject *self, void *x) { return PyLong_FromUnsignedLong(dt_tensor_version(SELF)); }
@@ -76,7 +77,9 @@ static PyObject *get_real(PyObject *self, void *x) { return Py_NewRef(self); }
 static PyObject *get_transposed(PyObject *self, void *which) {
     const dt_meta *m = META;
     bool matrix = which != NULL; /* mT, H, mH */
-    if (matrix && m->ndim < 2) return PyErr_Format(PyExc_RuntimeError, "tensor.%s is only supported on matrices or batches of matrices. Got %d-D tensor.", (const char *)which, m->ndim);
+    if (matrix && m->ndim < 2)
+        return PyErr_Format(PyExc_RuntimeError, "tensor.%s is only supported on matrices or batches of matrices. Got %d-D tensor.", (const char *)which,
+                            m->ndim);
     int64_t dims[DT_MAX_DIM];
     for (int i = 0; i < m->ndim; i++) dims[i] = matrix ? i : m->ndim - 1 - i;
     if (matrix) dims[m->ndim - 1] = m->ndim - 2, dims[m->ndim - 2] = m->ndim - 1;
@@ -120,7 +123,8 @@ static PyObject *array(PyObject *self, PyObject *args, PyObject *kw) {
     static char *names[] = {"dtype", "copy", NULL};
     PyObject *dtype = Py_None, *copy = Py_None;
     if (!PyArg_ParseTupleAndKeywords(args, kw, "|OO:__array__", names, &dtype, &copy)) return NULL;
-    if (dt_tensor_requires_grad(SELF)) return PyErr_Format(PyExc_RuntimeError, "Can't call numpy() on Tensor that requires grad. Use tensor.detach().numpy() instead.");
+    if (dt_tensor_requires_grad(SELF))
+        return PyErr_Format(PyExc_RuntimeError, "Can't call numpy() on Tensor that requires grad. Use tensor.detach().numpy() instead.");
     PyObject *a = read_numpy(self);
     if (!a || dtype == Py_None) return a;
     PyObject *r = PyObject_CallMethod(a, "astype", "O", dtype);
@@ -134,7 +138,7 @@ static PyObject *cast_to(PyObject *self, dt_dtype t) {
     dt_py_site();
     return dt_py_wrap(dt_py_cast(SELF, t));
 }
-#define CAST(name, dtype)                                                                                                         \
+#define CAST(name, dtype) \
     static PyObject *cast_##name(PyObject *self, PyObject *const *args, Py_ssize_t n, PyObject *kw) { return cast_to(self, dtype); }
 CAST(float, DT_float32)
 CAST(double, DT_float64)
@@ -179,7 +183,8 @@ static int to_one(PyObject *self, PyObject *o, to_args *a) {
 static int to_keyword(PyObject *self, PyObject *name, PyObject *o, to_args *a) {
     if (!PyUnicode_CompareWithASCIIString(name, "copy")) return dt_py_to_bool(o, &a->copy);
     if (!PyUnicode_CompareWithASCIIString(name, "non_blocking") || !PyUnicode_CompareWithASCIIString(name, "memory_format")) return 1;
-    if (!PyUnicode_CompareWithASCIIString(name, "dtype") || !PyUnicode_CompareWithASCIIString(name, "device") || !PyUnicode_CompareWithASCIIString(name, "other"))
+    if (!PyUnicode_CompareWithASCIIString(name, "dtype") || !PyUnicode_CompareWithASCIIString(name, "device") ||
+        !PyUnicode_CompareWithASCIIString(name, "other"))
         return to_one(self, o, a);
     PyErr_Format(PyExc_TypeError, "to() got an unexpected keyword argument '%U'", name);
     return -1;
@@ -188,7 +193,8 @@ static PyObject *to(PyObject *self, PyObject *const *args, Py_ssize_t n, PyObjec
     to_args a = {(dt_dtype)META->dtype, NULL, false};
     for (Py_ssize_t i = 0; i < n; i++) {
         int r = i == 3 && PyBool_Check(args[i]) ? dt_py_to_bool(args[i], &a.copy) : to_one(self, args[i], &a);
-        if (r == 0) PyErr_Format(PyExc_TypeError, "to(): argument %zd must be a dtype, a device, a DeviceMesh or a Tensor, not %s", i + 1, dt_py_type_name(args[i]));
+        if (r == 0)
+            PyErr_Format(PyExc_TypeError, "to(): argument %zd must be a dtype, a device, a DeviceMesh or a Tensor, not %s", i + 1, dt_py_type_name(args[i]));
         if (r <= 0) return NULL;
     }
     for (Py_ssize_t i = 0; kw && i < PyTuple_GET_SIZE(kw); i++) {
@@ -340,7 +346,8 @@ static PyObject *from_local(PyObject *none, PyObject *args, PyObject *kw) {
     if (!PyArg_ParseTupleAndKeywords(args, kw, "OO|O$p:from_local", names, &locals, &mesh, &placements, &check)) return NULL;
     bool single = dt_py_is_tensor(locals);
     if (!single && !PyList_Check(locals) && !PyTuple_Check(locals))
-        return PyErr_Format(PyExc_TypeError, "from_local(): argument 'local_tensor' must be a list of Tensors, one per device, not %s", dt_py_type_name(locals));
+        return PyErr_Format(PyExc_TypeError, "from_local(): argument 'local_tensor' must be a list of Tensors, one per device, not %s",
+                            dt_py_type_name(locals));
     PyObject *first = single ? locals : PySequence_Fast_GET_SIZE(locals) ? PySequence_Fast_GET_ITEM(locals, 0) : Py_None;
     int dims = dt_py_is_tensor(first) ? dt_tensor_meta(dt_py_tensor_of(first))->ndim : 0;
     if (dt_py_spec(mesh, placements, dims, &a.spec) < 0) return NULL;
@@ -368,9 +375,10 @@ static PyObject *from_local(PyObject *none, PyObject *args, PyObject *kw) {
 }
 
 /* ---- tables ------------------------------------------------------------------------------------------------------------------------------------ */
-#define FAST(f) (PyCFunction)(void (*)(void))f, METH_FASTCALL | METH_KEYWORDS
-#define KEYS(f) (PyCFunction)(void (*)(void))f, METH_VARARGS | METH_KEYWORDS
-#define CASTS(name) {#name, FAST(cast_##name), "self in the dtype of that name."}
+#define FAST(f) (PyCFunction)(void (*)(void)) f, METH_FASTCALL | METH_KEYWORDS
+#define KEYS(f) (PyCFunction)(void (*)(void)) f, METH_VARARGS | METH_KEYWORDS
+#define CASTS(name) \
+    { #name, FAST(cast_##name), "self in the dtype of that name." }
 PyMethodDef dt_py_tensor_methods[] = {
     {"size", FAST(size), "size(dim=None): the shape, or the size of one dimension."},
     {"stride", FAST(stride), "stride(dim=None): the strides of a row-major tensor of this shape."},
@@ -404,7 +412,16 @@ PyMethodDef dt_py_tensor_methods[] = {
     {"numpy_async", dt_py_future_numpy, METH_NOARGS, "numpy() as a future."},
     {"__dlpack__", (PyCFunction)(void (*)(void))dt_py_dlpack, METH_FASTCALL | METH_KEYWORDS, "A DLPack capsule of the values; waits for them."},
     {"__dlpack_device__", dt_py_dlpack_device, METH_NOARGS, NULL},
-    CASTS(float), CASTS(double), CASTS(half), CASTS(bfloat16), CASTS(int), CASTS(long), CASTS(short), CASTS(char), CASTS(byte), CASTS(bool),
+    CASTS(float),
+    CASTS(double),
+    CASTS(half),
+    CASTS(bfloat16),
+    CASTS(int),
+    CASTS(long),
+    CASTS(short),
+    CASTS(char),
+    CASTS(byte),
+    CASTS(bool),
     {"to", FAST(to), "to(dtype | device | mesh | tensor, *, copy=False): self in another dtype or place; self if that changes nothing."},
     {"type_as", type_as, METH_O, "self in the dtype of another tensor."},
     {"detach", detach, METH_NOARGS, "A tensor on the same storage, without history."},
@@ -413,7 +430,8 @@ PyMethodDef dt_py_tensor_methods[] = {
     {"retain_grad", retain_grad, METH_NOARGS, "Keep the gradient of this non-leaf in .grad."},
     {"register_hook", dt_py_hook_add, METH_O, "register_hook(fn): fn(grad) runs when the gradient of self is known, and may return another one."},
     {"register_post_accumulate_grad_hook", dt_py_post_hook_add, METH_O, "fn(self) runs after a gradient was added to self.grad."},
-    {"redistribute", KEYS(redistribute), "redistribute(device_mesh=None, placements=None): the same values elsewhere; a dict of placements changes the dimensions it names."},
+    {"redistribute", KEYS(redistribute),
+     "redistribute(device_mesh=None, placements=None): the same values elsewhere; a dict of placements changes the dimensions it names."},
     {"full_tensor", full_tensor, METH_NOARGS, "The whole, as a plain tensor on the mesh's first device."},
     {"to_local", KEYS(to_local), "to_local(index=None): what the mesh's index-th device holds; without index a list, one per device."},
     {"from_local", (PyCFunction)(void (*)(void))from_local, METH_VARARGS | METH_KEYWORDS | METH_STATIC,

@@ -199,8 +199,8 @@ static PyObject *comm_entries(PyObject *m, PyObject *none) {
         const char *file = "", *func = "";
         int line = 0;
         dt_site_get(e[i].site, &file, &line, &func);
-        PyObject *d = Py_BuildValue("{s:s,s:s,s:K,s:K,s:s,s:i,s:s}", "kind", e[i].kind, "mesh_dim", e[i].mesh_dim, "count", (unsigned long long)e[i].count, "bytes",
-                                    (unsigned long long)e[i].bytes, "file", file ? file : "", "line", line, "function", func ? func : "");
+        PyObject *d = Py_BuildValue("{s:s,s:s,s:K,s:K,s:s,s:i,s:s}", "kind", e[i].kind, "mesh_dim", e[i].mesh_dim, "count", (unsigned long long)e[i].count,
+                                    "bytes", (unsigned long long)e[i].bytes, "file", file ? file : "", "line", line, "function", func ? func : "");
         if (!d || PyList_Append(list, d) < 0) Py_CLEAR(list);
         Py_XDECREF(d);
     }
@@ -236,7 +236,8 @@ static PyMethodDef functions[] = {
     {"promote_types", promote_types, METH_VARARGS, "promote_types(type1, type2): the smallest dtype that holds both."},
     {"can_cast", can_cast, METH_VARARGS, "can_cast(from, to): does in-place arithmetic allow this conversion?"},
     {"result_type", result_type, METH_VARARGS, "result_type(a, b): the dtype of an operation on two tensors or numbers."},
-    {"memory_stats", memory_stats, METH_VARARGS, "memory_stats(device=None): bytes allocated and reserved, their peaks, the limit. Waits for work submitted so far."},
+    {"memory_stats", memory_stats, METH_VARARGS,
+     "memory_stats(device=None): bytes allocated and reserved, their peaks, the limit. Waits for work submitted so far."},
     {"set_memory_limit", set_memory_limit, METH_VARARGS, "set_memory_limit(device, bytes): what the device may hold; None: no limit."},
     {"_comm_entries", comm_entries, METH_NOARGS, NULL},
     {"_comm_reset", comm_reset, METH_NOARGS, NULL},

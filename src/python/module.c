@@ -56,10 +56,8 @@ static int make_exceptions(PyObject *m) {
 
 static PyObject *engine_stop(PyObject *self, PyObject *none) {
     if (dt_engine_is_forked()) Py_RETURN_NONE; /* the threads are the parent's */
-    Py_BEGIN_ALLOW_THREADS
-    dt_client_stop();
-    Py_END_ALLOW_THREADS
-    Py_RETURN_NONE;
+    Py_BEGIN_ALLOW_THREADS dt_client_stop();
+    Py_END_ALLOW_THREADS Py_RETURN_NONE;
 }
 
 static PyMethodDef stop_def = {"_engine_stop", engine_stop, METH_NOARGS, "Finish or abandon all work and join every thread."};
@@ -89,7 +87,7 @@ PyMODINIT_FUNC PyInit__C(void) {
     if (!m) return NULL;
     dt_py_module = m;
     static int (*const init[])(PyObject *) = {
-        make_exceptions, dt_py_site_init,      dt_py_dtype_init,  dt_py_mesh_init,     dt_py_tensor_init, dt_py_data_init, dt_py_dlpack_init,
+        make_exceptions,   dt_py_site_init, dt_py_dtype_init,     dt_py_mesh_init,     dt_py_tensor_init, dt_py_data_init, dt_py_dlpack_init,
         dt_py_future_init, dt_py_mode_init, dt_py_generator_init, dt_py_autograd_init, dt_py_ops_init,    register_stop,
     };
     for (size_t i = 0; i < sizeof init / sizeof *init; i++)

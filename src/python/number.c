@@ -3,9 +3,10 @@
 #include "python/py.h"
 
 /* Operators used by the slots, found once. */
-#define OPERATORS(X)                                                                                                              \
-    X(add) X(sub) X(mul) X(div) X(floor_divide) X(remainder) X(pow) X(matmul) X(neg) X(abs) X(bitwise_and) X(bitwise_or) X(bitwise_xor) \
-    X(bitwise_not) X(bitwise_left_shift) X(bitwise_right_shift) X(eq) X(ne) X(lt) X(le) X(gt) X(ge)
+#define OPERATORS(X)                                                                                                                            \
+    X(add)                                                                                                                                      \
+    X(sub) X(mul) X(div) X(floor_divide) X(remainder) X(pow) X(matmul) X(neg) X(abs) X(bitwise_and) X(bitwise_or) X(bitwise_xor) X(bitwise_not) \
+        X(bitwise_left_shift) X(bitwise_right_shift) X(eq) X(ne) X(lt) X(le) X(gt) X(ge)
 enum {
 #define X(name) OP_##name,
     OPERATORS(X)
@@ -141,8 +142,8 @@ static PyObject *call1(int k, PyObject *x) {
     return dt_py_wrap(out[0]);
 }
 
-#define BINARY(name, op)                                                                                                          \
-    static PyObject *nb_##name(PyObject *x, PyObject *y) { return call2(OP_##op, x, y); }                                         \
+#define BINARY(name, op)                                                                  \
+    static PyObject *nb_##name(PyObject *x, PyObject *y) { return call2(OP_##op, x, y); } \
     static PyObject *nb_inplace_##name(PyObject *x, PyObject *y) { return call2_inplace(OP_##op, x, y); }
 BINARY(add, add)
 BINARY(subtract, sub)
@@ -219,12 +220,32 @@ static PyObject *nb_index(PyObject *x) {
 }
 
 int dt_py_number_slots(PyType_Slot *s) {
-#define BOTH(name) {Py_nb_##name, nb_##name}, {Py_nb_inplace_##name, nb_inplace_##name}
+#define BOTH(name) \
+    {Py_nb_##name, nb_##name}, { Py_nb_inplace_##name, nb_inplace_##name }
     const PyType_Slot all[] = {
-        BOTH(add), BOTH(subtract), BOTH(multiply), BOTH(true_divide), BOTH(floor_divide), BOTH(remainder), BOTH(and), BOTH(or), BOTH(xor),
-        BOTH(lshift), BOTH(rshift), BOTH(power), {Py_nb_matrix_multiply, nb_matmul}, {Py_nb_negative, nb_negative}, {Py_nb_absolute, nb_absolute},
-        {Py_nb_invert, nb_invert}, {Py_nb_positive, nb_positive}, {Py_nb_divmod, nb_divmod}, {Py_tp_richcompare, richcompare}, {Py_nb_bool, nb_bool},
-        {Py_nb_float, nb_float}, {Py_nb_int, nb_int}, {Py_nb_index, nb_index},
+        BOTH(add),
+        BOTH(subtract),
+        BOTH(multiply),
+        BOTH(true_divide),
+        BOTH(floor_divide),
+        BOTH(remainder),
+        BOTH(and),
+        BOTH(or),
+        BOTH(xor),
+        BOTH(lshift),
+        BOTH(rshift),
+        BOTH(power),
+        {Py_nb_matrix_multiply, nb_matmul},
+        {Py_nb_negative, nb_negative},
+        {Py_nb_absolute, nb_absolute},
+        {Py_nb_invert, nb_invert},
+        {Py_nb_positive, nb_positive},
+        {Py_nb_divmod, nb_divmod},
+        {Py_tp_richcompare, richcompare},
+        {Py_nb_bool, nb_bool},
+        {Py_nb_float, nb_float},
+        {Py_nb_int, nb_int},
+        {Py_nb_index, nb_index},
     };
     memcpy(s, all, sizeof all);
     return (int)(sizeof all / sizeof *all);

@@ -7,13 +7,12 @@
 #include "base/arena.h"
 
 typedef struct opfunc {
-    PyObject_HEAD
-    vectorcallfunc call;
+    PyObject_HEAD vectorcallfunc call;
     int n;
     bool inplace, method;
     char name[48];
     const char *module;
-    py_sig *sig; /* (n,) never freed: the callables live as long as the process */
+    py_sig *sig;         /* (n,) never freed: the callables live as long as the process */
     struct opfunc *twin; /* nn.functional: the in-place variant, for inplace=True; NULL without */
 } opfunc;
 
@@ -67,7 +66,9 @@ static PyObject *into_out(const py_sig *s, PyObject *out, dt_tensor **t, int n) 
     }
     for (int i = 0; i < n; i++)
         if (t[i]) dt_tensor_unref(t[i]);
-    if (bad > 0) PyErr_Format(PyExc_TypeError, "%s(): argument 'out' must be %s, not %s", s->info->base, n == 1 ? "Tensor" : "a tuple of the result Tensors", dt_py_type_name(out));
+    if (bad > 0)
+        PyErr_Format(PyExc_TypeError, "%s(): argument 'out' must be %s, not %s", s->info->base, n == 1 ? "Tensor" : "a tuple of the result Tensors",
+                     dt_py_type_name(out));
     return bad ? NULL : Py_NewRef(out);
 }
 
@@ -235,8 +236,7 @@ static PyObject *get_module(PyObject *self, void *x) { return PyUnicode_FromStri
 static PyObject *get_doc(PyObject *self, void *x) {
     opfunc *f = (opfunc *)self;
     PyObject *text = PyUnicode_FromString("");
-    for (int i = 0; text && i < f->n; i++)
-        Py_SETREF(text, PyUnicode_FromFormat("%U%s\n", text, f->sig[i].op->sig));
+    for (int i = 0; text && i < f->n; i++) Py_SETREF(text, PyUnicode_FromFormat("%U%s\n", text, f->sig[i].op->sig));
     const char *doc = f->n ? f->sig[0].op->doc : NULL;
     if (text && doc) Py_SETREF(text, PyUnicode_FromFormat("%U\n%s%s", text, f->inplace ? "In place. " : "", doc));
     return text;
@@ -251,8 +251,11 @@ static PyObject *opfunc_reduce(PyObject *self, PyObject *none) { /* by name: fun
     return find ? Py_BuildValue("N(si)", find, f->name, (int)f->method) : NULL;
 }
 static PyGetSetDef getset[] = {
-    {"__name__", get_name, NULL, NULL, NULL}, {"__qualname__", get_qualname, NULL, NULL, NULL},
-    {"__module__", get_module, NULL, NULL, NULL}, {"__doc__", get_doc, NULL, NULL, NULL}, {0},
+    {"__name__", get_name, NULL, NULL, NULL},
+    {"__qualname__", get_qualname, NULL, NULL, NULL},
+    {"__module__", get_module, NULL, NULL, NULL},
+    {"__doc__", get_doc, NULL, NULL, NULL},
+    {0},
 };
 static PyMethodDef methods[] = {{"__reduce__", opfunc_reduce, METH_NOARGS, NULL}, {0}};
 static PyTypeObject function_type = {
@@ -306,7 +309,8 @@ static PyObject *make(py_sig *sigs, int n, uint32_t flag, bool inplace, const ch
         return PyErr_NoMemory();
     }
     for (int i = 0; i < n; i++)
-        if ((sigs[i].op->where & flag) && (!inplace || (sigs[i].op->inplace && sigs[i].self == 0)) && (!f->method || sigs[i].self >= 0)) f->sig[f->n++] = sigs[i];
+        if ((sigs[i].op->where & flag) && (!inplace || (sigs[i].op->inplace && sigs[i].self == 0)) && (!f->method || sigs[i].self >= 0))
+            f->sig[f->n++] = sigs[i];
     snprintf(f->name, sizeof f->name, "%.46s%s", sigs[0].info->base, inplace ? "_" : "");
     if (f->n) return (PyObject *)f;
     dt_free(f->sig);
@@ -445,7 +449,9 @@ int dt_py_ops_init(PyObject *m) {
     hidden = submodule(m, "_ops");
     PyObject *types = submodule(m, "return_types");
     if (!functions || !submodules || !nn || !hidden || !types || PyType_Ready(&function_type) < 0 || PyType_Ready(&method_type) < 0) return -1;
-    if (PyModule_AddFunctions(m, module_functions) < 0 || PyModule_AddObjectRef(m, "_functions", functions) < 0 || PyModule_AddObjectRef(m, "_submodules", submodules) < 0) return -1;
+    if (PyModule_AddFunctions(m, module_functions) < 0 || PyModule_AddObjectRef(m, "_functions", functions) < 0 ||
+        PyModule_AddObjectRef(m, "_submodules", submodules) < 0)
+        return -1;
     if (add_groups(types) < 0) return -1;
     PyType_Modified(dt_py_tensor_type);
     return 0;

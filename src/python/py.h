@@ -22,8 +22,7 @@
 
 /* ---- module.c ---- */
 typedef struct py_tensor {
-    PyObject_HEAD
-    dt_tensor *t; /* never NULL once made */
+    PyObject_HEAD dt_tensor *t; /* never NULL once made */
     PyObject *dict, *weak;
 } py_tensor;
 
@@ -32,41 +31,39 @@ int dt_py_raise_int(dt_status s);
 extern PyObject *dt_py_module; /* dtorch._C, borrowed for the process's life */
 /* An attribute of a module that is imported at first use ("dtorch._tensor", "name"); a borrowed reference kept for good. */
 PyObject *dt_py_lazy(PyObject **slot, const char *module, const char *name);
-#define DT_PY_CHECK(expr)                                                                                                         \
-    do {                                                                                                                          \
-        dt_status s_ = (expr);                                                                                                    \
-        if (DT_UNLIKELY(s_ != DT_OK)) return dt_py_raise(s_);                                                                     \
+#define DT_PY_CHECK(expr)                                     \
+    do {                                                      \
+        dt_status s_ = (expr);                                \
+        if (DT_UNLIKELY(s_ != DT_OK)) return dt_py_raise(s_); \
     } while (0)
 
 /* ---- tensor.c ---- */
 extern PyTypeObject *dt_py_tensor_type;
 static inline bool dt_py_is_tensor(PyObject *o) { return Py_TYPE(o) == dt_py_tensor_type || PyType_IsSubtype(Py_TYPE(o), dt_py_tensor_type); }
 static inline dt_tensor *dt_py_tensor_of(PyObject *o) { return ((py_tensor *)o)->t; }
-PyObject *dt_py_wrap(dt_tensor *t);                          /* takes the reference; NULL passes as NULL */
-PyObject *dt_py_wrap_as(PyTypeObject *type, dt_tensor *t);   /* an instance of a subclass; t must have no object yet */
+PyObject *dt_py_wrap(dt_tensor *t);                        /* takes the reference; NULL passes as NULL */
+PyObject *dt_py_wrap_as(PyTypeObject *type, dt_tensor *t); /* an instance of a subclass; t must have no object yet */
 int dt_py_tensor_init(PyObject *module);
 PyObject *dt_py_tensor_dict(PyObject *self, void *x);
-extern PyMethodDef dt_py_tensor_methods[];                   /* method.c */
+extern PyMethodDef dt_py_tensor_methods[]; /* method.c */
 extern PyGetSetDef dt_py_tensor_getset[];
-int dt_py_number_slots(PyType_Slot *slots);                  /* number.c; returns how many were written */
+int dt_py_number_slots(PyType_Slot *slots); /* number.c; returns how many were written */
 
 /* ---- dtype.c ---- */
 typedef struct py_dtype {
-    PyObject_HEAD
-    dt_dtype id;
+    PyObject_HEAD dt_dtype id;
 } py_dtype;
 extern PyTypeObject dt_py_dtype_type, dt_py_device_type, *dt_py_size_type;
-PyObject *dt_py_dtype(dt_dtype t);                           /* new reference */
-int dt_py_dtype_parse(PyObject *o, dt_dtype *out);           /* dtype object or float, int, bool: 1; other: 0 */
+PyObject *dt_py_dtype(dt_dtype t);                 /* new reference */
+int dt_py_dtype_parse(PyObject *o, dt_dtype *out); /* dtype object or float, int, bool: 1; other: 0 */
 typedef struct py_device {
-    PyObject_HEAD
-    dt_device dev;
+    PyObject_HEAD dt_device dev;
     bool has_index;
 } py_device;
 PyObject *dt_py_device(dt_device d, bool has_index);
-int dt_py_device_parse(PyObject *o, dt_device *out);         /* 1; 0 = not a device; -1 = exception */
+int dt_py_device_parse(PyObject *o, dt_device *out); /* 1; 0 = not a device; -1 = exception */
 PyObject *dt_py_size(int n, const int64_t *v);
-PyObject *dt_py_shape(const dt_meta *m);                     /* cached per meta */
+PyObject *dt_py_shape(const dt_meta *m); /* cached per meta */
 int dt_py_dtype_init(PyObject *module);
 
 /* ---- mesh.c ---- */
@@ -95,7 +92,7 @@ enum { DT_PY_LIST_INLINE = 16 };
 typedef struct py_parse {
     dt_args args;
     int n_ints, n_list;
-    dt_tensor **list; /* list_inline or allocated; references, n_list */
+    dt_tensor **list;                           /* list_inline or allocated; references, n_list */
     PyObject *out, *device, *mesh, *placements; /* borrowed keyword arguments; NULL = not given */
     bool requires_grad;
     int64_t ints[5][DT_MAX_INTS]; /* fold has five */
@@ -124,15 +121,15 @@ const dt_op *dt_py_need(const char *name);
 dt_tensor *dt_py_call_at(const dt_op **slot, const char *name, const dt_args *args);
 int dt_py_call_inplace_at(const dt_op **slot, const char *name, const dt_args *args);
 /* One result (NULL = exception); the operator is looked up once per place in the source. */
-#define dt_py_call(name, args)                                                                                                    \
-    ({                                                                                                                            \
-        static const dt_op *slot_;                                                                                                \
-        dt_py_call_at(&slot_, name, args);                                                                                        \
+#define dt_py_call(name, args)             \
+    ({                                     \
+        static const dt_op *slot_;         \
+        dt_py_call_at(&slot_, name, args); \
     })
-#define dt_py_call_inplace(name, args)                                                                                            \
-    ({                                                                                                                            \
-        static const dt_op *slot_;                                                                                                \
-        dt_py_call_inplace_at(&slot_, name, args);                                                                                \
+#define dt_py_call_inplace(name, args)             \
+    ({                                             \
+        static const dt_op *slot_;                 \
+        dt_py_call_inplace_at(&slot_, name, args); \
     })
 static inline void dt_py_args_init(dt_args *a) { memset(a, 0, sizeof *a); }
 #define DT_PY_ARG_T(tensor) ((dt_arg){.kind = DT_ARG_TENSOR, .given = true, .t = (tensor)})
@@ -158,15 +155,15 @@ int dt_py_data_init(PyObject *module);
 extern PyTypeObject dt_py_hostbuf_type;
 /* A tensor with a copy of the object's data: nested sequences, numbers, buffers, array interfaces, tensors. dtype NONE: inferred. */
 dt_tensor *dt_py_tensor_from(PyObject *data, dt_dtype dtype, const dt_spec *spec);
-PyObject *dt_py_numpy_of(dt_future *f);           /* of a completed fetch; shares its buffer */
+PyObject *dt_py_numpy_of(dt_future *f); /* of a completed fetch; shares its buffer */
 PyObject *dt_py_item_of(dt_dtype t, const void *p);
 PyObject *dt_py_list_of(dt_future *f);
-bool dt_py_is_array(PyObject *o);                 /* numpy.ndarray or another object with an array interface */
+bool dt_py_is_array(PyObject *o); /* numpy.ndarray or another object with an array interface */
 
 /* ---- future.c ---- */
 int dt_py_future_init(PyObject *module);
-int dt_py_wait(dt_future *f);                     /* GIL released, signals served; 0, or -1 with the failure as an exception */
-dt_future *dt_py_fetch(dt_tensor *t);             /* flushed and waited for; NULL = exception */
+int dt_py_wait(dt_future *f);         /* GIL released, signals served; 0, or -1 with the failure as an exception */
+dt_future *dt_py_fetch(dt_tensor *t); /* flushed and waited for; NULL = exception */
 int dt_py_read_one(dt_tensor *t, dt_dtype *type, char value[8]);
 PyObject *dt_py_future_numpy(PyObject *self, PyObject *none), *dt_py_future_item(PyObject *self, PyObject *none),
     *dt_py_future_tolist(PyObject *self, PyObject *none);
@@ -186,8 +183,7 @@ void dt_py_spec_pop(void);
 int dt_py_autograd_init(PyObject *module);
 int dt_py_generator_init(PyObject *module);
 typedef struct py_generator {
-    PyObject_HEAD
-    dt_generator *g;
+    PyObject_HEAD dt_generator *g;
 } py_generator;
 extern PyTypeObject dt_py_generator_type;
 PyObject *dt_py_grad_fn(dt_tensor *t);

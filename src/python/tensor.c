@@ -95,7 +95,8 @@ static PyObject *tensor_new(PyTypeObject *type, PyObject *args, PyObject *kw) {
     if (kw && PyDict_GET_SIZE(kw)) {
         static PyObject *device;
         if (!device && !(device = PyUnicode_InternFromString("device"))) return NULL;
-        if (PyDict_GET_SIZE(kw) > 1 || !PyDict_Contains(kw, device)) return PyErr_Format(PyExc_TypeError, "Tensor() takes no keyword arguments but device; use dtorch.tensor");
+        if (PyDict_GET_SIZE(kw) > 1 || !PyDict_Contains(kw, device))
+            return PyErr_Format(PyExc_TypeError, "Tensor() takes no keyword arguments but device; use dtorch.tensor");
     }
     Py_ssize_t n = PyTuple_GET_SIZE(args);
     PyObject *first = n == 1 ? PyTuple_GET_ITEM(args, 0) : NULL;
@@ -177,10 +178,21 @@ static PyObject *tensor_iter(PyObject *self) {
 int dt_py_tensor_init(PyObject *m) {
     PyType_Slot slots[96] = {
         {Py_tp_doc, "An n-dimensional array of one dtype, on one device or spread over a mesh. Calls return at once; only reading values waits."},
-        {Py_tp_new, tensor_new}, {Py_tp_dealloc, tensor_dealloc}, {Py_tp_traverse, tensor_traverse}, {Py_tp_clear, tensor_clear},
-        {Py_tp_setattro, tensor_setattro}, {Py_tp_members, members}, {Py_tp_methods, dt_py_tensor_methods}, {Py_tp_getset, dt_py_tensor_getset},
-        {Py_tp_hash, tensor_hash}, {Py_tp_repr, tensor_repr}, {Py_tp_iter, tensor_iter}, {Py_sq_contains, tensor_contains},
-        {Py_mp_length, tensor_len}, {Py_mp_subscript, dt_py_index_get}, {Py_mp_ass_subscript, dt_py_index_set},
+        {Py_tp_new, tensor_new},
+        {Py_tp_dealloc, tensor_dealloc},
+        {Py_tp_traverse, tensor_traverse},
+        {Py_tp_clear, tensor_clear},
+        {Py_tp_setattro, tensor_setattro},
+        {Py_tp_members, members},
+        {Py_tp_methods, dt_py_tensor_methods},
+        {Py_tp_getset, dt_py_tensor_getset},
+        {Py_tp_hash, tensor_hash},
+        {Py_tp_repr, tensor_repr},
+        {Py_tp_iter, tensor_iter},
+        {Py_sq_contains, tensor_contains},
+        {Py_mp_length, tensor_len},
+        {Py_mp_subscript, dt_py_index_get},
+        {Py_mp_ass_subscript, dt_py_index_set},
     };
     int n = 0;
     while (slots[n].slot) n++;
