@@ -189,6 +189,9 @@ const dt_op dt_op_prod_others = {
 static dt_status extreme_infer(dt_node *n) {
     dt_reduce_attr *a = n->attr;
     const dt_meta *m = n->in[0];
+    if (a->dim.n <= 0 && m->numel == 0)
+        return dt_fail(DT_E_SHAPE, "%s(): Expected reduction dim to be specified for input.numel() == 0. Specify the reduction dim with the 'dim' argument.",
+                       dt_op_name(n->op));
     DT_TRY(dt_infer_reduce(n, &a->dim, a->keepdim));
     for (int d = 0; d < m->ndim; d++)
         if (dt_ints_has(&a->dim, d) && m->shape[d] == 0)

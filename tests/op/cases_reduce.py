@@ -145,7 +145,10 @@ for d in (0, 1, 2):
 case("cumprod", lambda rng: (rng.standard_normal(SHAPE) * (rng.random(SHAPE) > 0.3), 1), np.cumprod, id="zeros")
 case("cumsum", lambda rng: (rng.standard_normal((3, 1500)), 1), np.cumsum, id="long", tol=4, dtypes=("float64", "float32"))
 
+case("all", lambda rng: (np.zeros((0, 3), np.uint8), 0), lambda x, d: np.ones(3, np.uint8), False, id="empty_bytes")
+
 ERRORS += [
+    dict(op="max", args=lambda rng: (np.zeros(0),), error=RuntimeError, match="numel"),
     dict(op="sum", args=lambda rng: (np.zeros((2, 3)), 2), error=IndexError, match="out of range"),
     dict(op="sum", args=lambda rng: (np.zeros((2, 3)), (0, 0)), error=RuntimeError, match="multiple times"),
     dict(op="mean", args=lambda rng: (np.arange(3),), error=RuntimeError, match="floating point"),

@@ -54,17 +54,17 @@ static void red_unit(const red_job *j, int64_t v, int64_t *o, int64_t *w) {
     }
 }
 
-/* Integers accumulate in int64: an empty extreme must stay within the result's dtype. */
+/* Integers accumulate in int64: an empty extreme must stay within the elements' dtype. */
 static int64_t clamp_to(dt_dtype t, int64_t v) {
     static const int64_t low[] = {0, 0, INT8_MIN, INT16_MIN, INT32_MIN}, high[] = {1, UINT8_MAX, INT8_MAX, INT16_MAX, INT32_MAX};
     if (t > DT_int32) return v;
     return v == INT64_MIN ? low[t] : v == INT64_MAX ? high[t] : v;
 }
-static void put_acc_i64(void *dst, dt_dtype t, int64_t *acc, int64_t n) {
-    for (int64_t i = 0; i < n; i++) acc[i] = clamp_to(t, acc[i]);
-    dt_store_i64(dst, t, acc, n);
+static void put_acc_i64(const red_job *j, void *dst, int64_t *acc, int64_t n) {
+    for (int64_t i = 0; i < n; i++) acc[i] = clamp_to(j->dtype, acc[i]);
+    dt_store_i64(dst, j->out->dtype, acc, n);
 }
-static void put_acc_f64(void *dst, dt_dtype t, double *acc, int64_t n) { dt_store_f64(dst, t, acc, n); }
+static void put_acc_f64(const red_job *j, void *dst, double *acc, int64_t n) { dt_store_f64(dst, j->out->dtype, acc, n); }
 #define put_acc_f32 put_acc_f64
 
 #define T float

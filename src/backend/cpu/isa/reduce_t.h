@@ -119,7 +119,7 @@ static void F(put)(const red_job *j, int64_t o, A *acc, int64_t n) {
     char *dst = (char *)j->out->data + o * (int64_t)dt_dtype_size(j->out->dtype);
     if (j->mean)
         for (int64_t c = 0; c < n; c++) acc[c] = acc[c] / (A)j->count;
-    F(put_acc)(dst, j->out->dtype, acc, n);
+    F(put_acc)(j, dst, acc, n);
 }
 
 static void F(unit)(void *arg, int64_t lo, int64_t hi) {
