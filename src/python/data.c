@@ -341,11 +341,12 @@ static PyObject *from_numpy(PyObject *m, PyObject *o) {
 /* frombuffer(buffer, *, dtype, count=-1, offset=0): 1-dim, copies. */
 static PyObject *frombuffer(PyObject *m, PyObject *args, PyObject *kw) {
     static char *names[] = {"buffer", "dtype", "count", "offset", "requires_grad", NULL};
-    PyObject *o, *dtype;
+    PyObject *o, *dtype = NULL; /* a keyword that must be given */
     Py_ssize_t count = -1, offset = 0;
     int grad = 0;
     dt_dtype t;
     if (!PyArg_ParseTupleAndKeywords(args, kw, "O|$Onnp:frombuffer", names, &o, &dtype, &count, &offset, &grad)) return NULL;
+    if (!dtype) return PyErr_Format(PyExc_TypeError, "frombuffer(): missing the keyword argument 'dtype'");
     if (!dt_py_dtype_parse(dtype, &t)) return PyErr_Format(PyExc_TypeError, "frombuffer(): argument 'dtype' must be dtorch.dtype");
     Py_buffer v;
     if (PyObject_GetBuffer(o, &v, PyBUF_SIMPLE) < 0) return NULL;
