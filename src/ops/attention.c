@@ -313,10 +313,7 @@ static void compose_sdpa(dt_scope *s, const dt_args *a, dt_tensor **out, int *n_
     }
     int64_t group = group_of(q, k);
     dt_tensor *p = weights(s, q, spread_heads(s, k, group), mask, causal, scale);
-    if (dropout > 0) {
-        dt_scope_fail(s, dt_fail(DT_E_NOTIMPL, "scaled_dot_product_attention: dropout_p = %g; apply dropout to the result instead", dropout));
-        return;
-    }
+    if (dropout > 0) p = dt_dropout(s, p, dropout, true);
     out[0] = dt_keep(dt_matmul(s, p, spread_heads(s, v, group)));
 }
 
