@@ -203,7 +203,9 @@ def package_stub(table: list[dict], base: str, package: types.ModuleType) -> str
     known = set(from_core) | set(functions) | set(dtypes) | {"distribute_tensor"}
     lines += exports(package, known)
     lines += [f"{n}: _dtype" for n in dtypes]
-    lines.append("def distribute_tensor(tensor: Tensor, device_mesh: DeviceMesh | None = None, placements: Placements = None) -> Tensor: ...")
+    lines.append(
+        "def distribute_tensor(tensor: Tensor, device_mesh: DeviceMesh | None = None, placements: Placements = None) -> Tensor: ..."
+    )
     lines += block(functions, "")
     return "\n".join(lines) + "\n"
 

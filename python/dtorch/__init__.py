@@ -189,6 +189,8 @@ __all__ = sorted(
 )  # fmt: skip
 
 # Last, because some of these names hide builtins.
-globals().update({n: getattr(_C, n) for n in ("bool", "uint8", "int8", "int16", "int32", "int64", "float16", "bfloat16", "float32", "float64")})
+globals().update(
+    {n: getattr(_C, n) for n in ("bool", "uint8", "int8", "int16", "int32", "int64", "float16", "bfloat16", "float32", "float64")}
+)
 globals().update({n: getattr(_C, of) for n, of in (("half", "float16"), ("float", "float32"), ("double", "float64"), ("short", "int16"),
                                                    ("int", "int32"), ("long", "int64"))})  # fmt: skip

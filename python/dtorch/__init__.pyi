@@ -65,6 +65,7 @@ from dtorch._functional import as_tensor as as_tensor
 from dtorch._functional import asarray as asarray
 from dtorch import autograd as autograd
 from dtorch import backends as backends
+from dtorch._functional import broadcast_shapes as broadcast_shapes
 from dtorch._compose_reduce import cdist as cdist
 from dtorch._comm import comm_report as comm_report
 from dtorch._functional import compile as compile
@@ -108,6 +109,7 @@ from dtorch._compose_reduce import renorm as renorm
 from dtorch import return_types as return_types
 from dtorch import safetensors as safetensors
 from dtorch.io import save as save
+from dtorch._functional import scalar_tensor as scalar_tensor
 from dtorch._modes import set_grad_enabled as set_grad_enabled
 from dtorch._repr import set_printoptions as set_printoptions
 from dtorch import signal as signal

@@ -33,7 +33,10 @@ class CommReport(list):
             where = f"{os.path.basename(r['file'])}:{r['line']}" if r["file"] else "?"
             rows.append((r["kind"], r["mesh_dim"] or "-", str(r["count"]), _bytes(r["bytes"]), where))
         widths = [max(len(row[i]) for row in rows) for i in range(5)]
-        lines = ["  ".join(c.rjust(w) if i in (2, 3) else c.ljust(w) for i, (c, w) in enumerate(zip(row, widths, strict=False))).rstrip() for row in rows]
+        lines = [
+            "  ".join(c.rjust(w) if i in (2, 3) else c.ljust(w) for i, (c, w) in enumerate(zip(row, widths, strict=False))).rstrip()
+            for row in rows
+        ]
         return "\n".join(lines)
 
     __str__ = __repr__

@@ -32,7 +32,9 @@ def tensorinv(A, ind=2):
         raise RuntimeError(f"Expected a strictly positive integer for 'ind', got {ind}")
     rows, cols = tuple(A.shape[:ind]), tuple(A.shape[ind:])
     if math.prod(rows) != math.prod(cols):
-        raise RuntimeError(f"Expected self to satisfy the requirement prod(self.shape[ind:]) == prod(self.shape[:ind]), but got {cols} and {rows}")
+        raise RuntimeError(
+            f"Expected self to satisfy the requirement prod(self.shape[ind:]) == prod(self.shape[:ind]), but got {cols} and {rows}"
+        )
     return _L["inv"](A.reshape(math.prod(rows), math.prod(cols))).reshape(cols + rows)
 
 
@@ -43,7 +45,9 @@ def tensorsolve(A, B, dims=None):
         A = A.movedim(dims, tuple(range(A.dim() - len(dims), A.dim())))
     shape = tuple(A.shape[B.dim() :])
     if math.prod(shape) != math.prod(B.shape):
-        raise RuntimeError(f"tensorsolve: the sizes of A after those of B must multiply to B.numel(), got {tuple(A.shape)} and {tuple(B.shape)}")
+        raise RuntimeError(
+            f"tensorsolve: the sizes of A after those of B must multiply to B.numel(), got {tuple(A.shape)} and {tuple(B.shape)}"
+        )
     return _L["solve"](A.reshape(-1, math.prod(shape)), B.reshape(-1)).reshape(shape)
 
 

@@ -154,7 +154,9 @@ def __deepcopy__(self, memo):
 
 
 def __reduce_ex__(self, protocol):
-    raise TypeError("tensors are not pickled: pickle runs code when it is read. Use dtorch.save(...) and dtorch.load(...), or safetensors files")
+    raise TypeError(
+        "tensors are not pickled: pickle runs code when it is read. Use dtorch.save(...) and dtorch.load(...), or safetensors files"
+    )
 
 
 def __dir__(self):

@@ -11,11 +11,26 @@ MESHES = [(2,), (3,), (4,), (2, 2), (3, 2), (2, 1, 2)]
 
 
 def unary(rng):
-    return [lambda x: dtorch.tanh(x), lambda x: x * 0.5 + 1, lambda x: F.gelu(x), lambda x: x.exp().clamp(max=3), lambda x: -x, lambda x: x.sigmoid(),
-            lambda x: x.softmax(int(rng_dim(rng, x))), lambda x: x - x.mean(int(rng_dim(rng, x)), keepdim=True), lambda x: x.cumsum(int(rng_dim(rng, x))),
-            lambda x: x / (x.abs().amax(int(rng_dim(rng, x)), keepdim=True) + 1), lambda x: x.flip(int(rng_dim(rng, x))),
-            lambda x: dtorch.roll(x, 1, int(rng_dim(rng, x))), lambda x: x.sort(int(rng_dim(rng, x)))[0], lambda x: F.layer_norm(x, x.shape[-1:]),
-            lambda x: F.pad(x, (1, 1)), lambda x: dtorch.tril(x) if x.ndim > 1 else x, lambda x: x.contiguous(), lambda x: dtorch.where(x > 0, x, x * 0.1)]
+    return [
+        lambda x: dtorch.tanh(x),
+        lambda x: x * 0.5 + 1,
+        lambda x: F.gelu(x),
+        lambda x: x.exp().clamp(max=3),
+        lambda x: -x,
+        lambda x: x.sigmoid(),
+        lambda x: x.softmax(int(rng_dim(rng, x))),
+        lambda x: x - x.mean(int(rng_dim(rng, x)), keepdim=True),
+        lambda x: x.cumsum(int(rng_dim(rng, x))),
+        lambda x: x / (x.abs().amax(int(rng_dim(rng, x)), keepdim=True) + 1),
+        lambda x: x.flip(int(rng_dim(rng, x))),
+        lambda x: dtorch.roll(x, 1, int(rng_dim(rng, x))),
+        lambda x: x.sort(int(rng_dim(rng, x)))[0],
+        lambda x: F.layer_norm(x, x.shape[-1:]),
+        lambda x: F.pad(x, (1, 1)),
+        lambda x: dtorch.tril(x) if x.ndim > 1 else x,
+        lambda x: x.contiguous(),
+        lambda x: dtorch.where(x > 0, x, x * 0.1),
+    ]
 
 
 def rng_dim(rng, x):
@@ -94,7 +109,11 @@ def test_random_programs(block):
         mesh = init_device_mesh("cpu", MESHES[choice.integers(len(MESHES))])
 
         def distributed(a):
-            return distribute_tensor(dtorch.from_numpy(a), mesh, [Shard(int(choice.integers(a.ndim))) if choice.random() < 0.6 else Replicate() for _ in range(mesh.ndim)])
+            return distribute_tensor(
+                dtorch.from_numpy(a),
+                mesh,
+                [Shard(int(choice.integers(a.ndim))) if choice.random() < 0.6 else Replicate() for _ in range(mesh.ndim)],
+            )
 
         want = run(seed, dtorch.from_numpy)
         got = run(seed, distributed)

@@ -61,12 +61,12 @@ def test_random_chains_of_reshapes():
                 y, want = y.permute(p), want.transpose(p)
             elif k == 1 and want.ndim > 1:
                 d = int(rng.integers(want.ndim - 1))
-                y, want = y.flatten(d, d + 1), want.reshape(want.shape[:d] + (-1,) + want.shape[d + 2:])
+                y, want = y.flatten(d, d + 1), want.reshape(want.shape[:d] + (-1,) + want.shape[d + 2 :])
             elif k == 2:
                 d = int(rng.integers(want.ndim))
                 f = int(rng.choice([i for i in range(1, want.shape[d] + 1) if want.shape[d] % i == 0]))
                 if want.ndim < 6:
-                    y, want = y.unflatten(d, (f, -1)), want.reshape(want.shape[:d] + (f, -1) + want.shape[d + 1:])
+                    y, want = y.unflatten(d, (f, -1)), want.reshape(want.shape[:d] + (f, -1) + want.shape[d + 1 :])
             else:
                 y, want = y * 2 + 1, want * 2 + 1
         np.testing.assert_array_equal(y.full_tensor().detach().numpy(), want, err_msg=f"trial {trial}: {shape} {places}")

@@ -56,18 +56,43 @@ case("glu", lambda x, dim: x[:2] * sp.expit(x[2:]), 0, id="rows")
 CASES[-1]["args"] = lambda rng: (inputs(rng, (4, 6)), 0)
 case("sigmoid", sp.expit)
 case("tanh", np.tanh)
-CASES.append(dict(op="nn.functional.prelu", args=lambda rng: (inputs(rng, (3, 4, 2)), rng.random(4)),
-    ref=lambda x, w: np.where(x > 0, x, w[:, None] * x), grad=2, exact=True))
-CASES.append(dict(op="nn.functional.prelu", args=lambda rng: (inputs(rng), rng.random(1)),
-    ref=lambda x, w: np.where(x > 0, x, w * x), grad=2, exact=True, id="one"))
+CASES.append(
+    dict(
+        op="nn.functional.prelu",
+        args=lambda rng: (inputs(rng, (3, 4, 2)), rng.random(4)),
+        ref=lambda x, w: np.where(x > 0, x, w[:, None] * x),
+        grad=2,
+        exact=True,
+    )
+)
+CASES.append(
+    dict(
+        op="nn.functional.prelu",
+        args=lambda rng: (inputs(rng), rng.random(1)),
+        ref=lambda x, w: np.where(x > 0, x, w * x),
+        grad=2,
+        exact=True,
+        id="one",
+    )
+)
 for name in ("gelu", "silu", "mish", "softplus", "logsigmoid", "hardswish", "selu", "sigmoid", "tanh"):
     refs = {c["op"]: c["ref"] for c in reversed(CASES)}
-    CASES.append(dict(op="nn.functional." + name, args=lambda rng: (np.array([-100.0, -30.0, -12.0, 0.0, 12.0, 30.0, 100.0]),),
-        ref=refs["nn.functional." + name], grad=False, exact=True,
-                      id="edges", dtypes=("float64", "float32")))
+    CASES.append(
+        dict(
+            op="nn.functional." + name,
+            args=lambda rng: (np.array([-100.0, -30.0, -12.0, 0.0, 12.0, 30.0, 100.0]),),
+            ref=refs["nn.functional." + name],
+            grad=False,
+            exact=True,
+            id="edges",
+            dtypes=("float64", "float32"),
+        )
+    )
 
 ERRORS = [
-    dict(op="nn.functional.gelu", args=lambda rng: (rng.random(3),), kwargs={"approximate": "sin"}, error=RuntimeError, match="approximate"),
+    dict(
+        op="nn.functional.gelu", args=lambda rng: (rng.random(3),), kwargs={"approximate": "sin"}, error=RuntimeError, match="approximate"
+    ),
     dict(op="nn.functional.gelu", args=lambda rng: (np.arange(3),), error=RuntimeError, match="float"),
     dict(op="nn.functional.glu", args=lambda rng: (rng.random((2, 3)),), error=RuntimeError, match="even"),
     dict(op="nn.functional.prelu", args=lambda rng: (rng.random((2, 3)), rng.random(2)), error=RuntimeError, match="channel size"),

@@ -39,8 +39,14 @@ case("atanh", -0.95, 0.95, np.arctanh, tol=2)
 case("sinc", -3, 3, np.sinc)
 case("sigmoid", -6, 6, sp.expit)
 case("logit", 0.05, 0.95, sp.logit)
-case2("logit", lambda rng: (rng.uniform(-0.2, 1.2, (4, 7)), 0.1),
-    lambda x, eps: sp.logit(np.clip(x, eps, 1 - eps)), True, id="eps", dtypes=("float64", "float32"))
+case2(
+    "logit",
+    lambda rng: (rng.uniform(-0.2, 1.2, (4, 7)), 0.1),
+    lambda x, eps: sp.logit(np.clip(x, eps, 1 - eps)),
+    True,
+    id="eps",
+    dtypes=("float64", "float32"),
+)
 case("erf", -3, 3, sp.erf)
 case("erfc", -3, 5, sp.erfc)
 case("erfinv", -0.99, 0.99, sp.erfinv, tol=2)
@@ -50,9 +56,18 @@ case("lgamma", -3.9, -0.1, sp.gammaln, grad=False, id="negative", dtypes=("float
 case("digamma", 0.1, 9, sp.digamma)
 case("digamma", -3.9, -0.1, sp.digamma, grad=False, id="negative", dtypes=("float64", "float32"), tol=10)
 for n in (0, 1, 2, 4):
-    CASES.append(dict(op="polygamma", args=lambda rng, n=n: (n, rng.uniform(0.3, 6, (4, 7))),
-        ref=lambda n, x: sp.polygamma(n, x), grad=True, exact=True, tol=4, id=f"n{n}",
-                      dtypes=("float64", "float32", "bfloat16")))
+    CASES.append(
+        dict(
+            op="polygamma",
+            args=lambda rng, n=n: (n, rng.uniform(0.3, 6, (4, 7))),
+            ref=lambda n, x: sp.polygamma(n, x),
+            grad=True,
+            exact=True,
+            tol=4,
+            id=f"n{n}",
+            dtypes=("float64", "float32", "bfloat16"),
+        )
+    )
 case("i0", -6, 6, sp.i0, tol=2)
 case("special.i0e", -40, 40, sp.i0e)
 case("special.i1", -6, 6, sp.i1, tol=2)
@@ -67,7 +82,14 @@ case("special.bessel_j1", -12, 12, sp.j1, grad=False)
 case("special.bessel_y0", 0.1, 12, sp.y0, grad=False)
 case("special.bessel_y1", 0.1, 12, sp.y1, grad=False)
 case("special.spherical_bessel_j0", -9, 9, lambda x: np.sinc(x / np.pi), grad=False)
-case("mvlgamma", 2.5, 9, lambda x, p: sp.multigammaln(x, p) if np.isscalar(x) else np.vectorize(lambda v: sp.multigammaln(v, p))(x), kwargs={"p": 3}, tol=4)
+case(
+    "mvlgamma",
+    2.5,
+    9,
+    lambda x, p: sp.multigammaln(x, p) if np.isscalar(x) else np.vectorize(lambda v: sp.multigammaln(v, p))(x),
+    kwargs={"p": 3},
+    tol=4,
+)
 
 
 def two(a, b):

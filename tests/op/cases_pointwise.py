@@ -54,9 +54,15 @@ def case(op, args, ref, grad=True, **more):
 
 
 # ---- two operands, broadcast in several ways
-SHAPES = {"same": ((4, 5), (4, 5)), "row": ((4, 5), (5,)), "column": ((3, 4), (3, 1)), "outer": ((3, 1), (1, 4)),
-    "zerodim": ((2, 3), ()), "deep": ((2, 3, 4), (3, 1)),
-          "empty": ((0, 3), (3,))}
+SHAPES = {
+    "same": ((4, 5), (4, 5)),
+    "row": ((4, 5), (5,)),
+    "column": ((3, 4), (3, 1)),
+    "outer": ((3, 1), (1, 4)),
+    "zerodim": ((2, 3), ()),
+    "deep": ((2, 3, 4), (3, 1)),
+    "empty": ((0, 3), (3,)),
+}
 for tag, (a, b) in SHAPES.items():
     case("add", pair(a, b), np.add, 2, id=tag, ints=tag == "same")
     case("mul", pair(a, b), np.multiply, 2, id=tag, ints=tag == "same")
@@ -100,7 +106,12 @@ case("fmin", pair(), np.fmin)
 case("copysign", pair(away=0.1), np.copysign)
 case("heaviside", pair(), np.heaviside, False)
 case("nextafter", pair((3, 4), (3, 4)), np.nextafter, False, dtypes=("float64",))
-case("ldexp", lambda rng: (rng.standard_normal((3, 4)), rng.integers(-3, 4, (3, 4)).astype(np.int32)), np.ldexp, dtypes=("float64", "float32"))
+case(
+    "ldexp",
+    lambda rng: (rng.standard_normal((3, 4)), rng.integers(-3, 4, (3, 4)).astype(np.int32)),
+    np.ldexp,
+    dtypes=("float64", "float32"),
+)
 case("logaddexp", pair(), np.logaddexp, 2)
 case("logaddexp2", pair(), np.logaddexp2, 2)
 case("gcd", ints((4, 5), (4, 5), low=-30, high=31), np.gcd, False)
@@ -126,9 +137,21 @@ case("logical_not", lambda rng: (np.rint(rng.standard_normal((4, 5))),), np.logi
 for op in ("isnan", "isinf", "isfinite", "isposinf", "isneginf", "signbit"):
     case(op, special, getattr(np, op), False)
 case("isreal", one(3, 4), np.isreal, False)
-case("isclose", lambda rng: (np.array([1.0, 1.0, np.nan, np.inf]), np.array([1.0 + 1e-7, 1.1, np.nan, np.inf])), np.isclose, False, dtypes=("float64",))
-case("isclose", lambda rng: (np.array([1.0, np.nan]), np.array([1.0, np.nan])), lambda x, y, equal_nan: np.isclose(x, y, equal_nan=equal_nan), False,
-     kwargs={"equal_nan": True}, id="nan")
+case(
+    "isclose",
+    lambda rng: (np.array([1.0, 1.0, np.nan, np.inf]), np.array([1.0 + 1e-7, 1.1, np.nan, np.inf])),
+    np.isclose,
+    False,
+    dtypes=("float64",),
+)
+case(
+    "isclose",
+    lambda rng: (np.array([1.0, np.nan]), np.array([1.0, np.nan])),
+    lambda x, y, equal_nan: np.isclose(x, y, equal_nan=equal_nan),
+    False,
+    kwargs={"equal_nan": True},
+    id="nan",
+)
 
 # ---- one operand
 case("neg", one(4, 5), np.negative, 2, ints=True)
@@ -147,11 +170,22 @@ for op in ("floor", "ceil", "trunc"):
 case("round", lambda rng: (np.array([0.5, 1.5, 2.5, -0.5, -1.5, 0.4, 7.6, -7.6]),), np.round, False, id="halves")
 case("round", one(4, 5), np.round)
 case("round", one(4, 5), lambda x, decimals: np.round(x, decimals), kwargs={"decimals": 2}, id="decimals", dtypes=("float64", "float32"))
-case("round", lambda rng: (100 * rng.standard_normal((4, 5)),),
-    lambda x, decimals: np.round(x, decimals), kwargs={"decimals": -1}, id="tens", dtypes=("float64", "float32"))
+case(
+    "round",
+    lambda rng: (100 * rng.standard_normal((4, 5)),),
+    lambda x, decimals: np.round(x, decimals),
+    kwargs={"decimals": -1},
+    id="tens",
+    dtypes=("float64", "float32"),
+)
 case("frac", one(4, 5), lambda x: x - np.trunc(x))
-case("nan_to_num", special, lambda x, nan, posinf, neginf: np.nan_to_num(x, nan=nan, posinf=posinf, neginf=neginf), False,
-     kwargs={"nan": 1.0, "posinf": 2.0, "neginf": -3.0})
+case(
+    "nan_to_num",
+    special,
+    lambda x, nan, posinf, neginf: np.nan_to_num(x, nan=nan, posinf=posinf, neginf=neginf),
+    False,
+    kwargs={"nan": 1.0, "posinf": 2.0, "neginf": -3.0},
+)
 case("deg2rad", one(4, 5), np.deg2rad)
 case("rad2deg", one(4, 5), np.rad2deg)
 
@@ -159,22 +193,56 @@ case("rad2deg", one(4, 5), np.rad2deg)
 case("where", with_mask((4, 5), (4, 5)), np.where, 2)
 case("where", with_mask((4, 1), (5,)), np.where, id="broadcast")
 case("where", then(with_mask((4, 5)), 0.5), np.where, id="number")
-case("masked_fill", lambda rng: (rng.standard_normal((4, 5)), rng.integers(0, 2, (4, 5)).astype(bool), 0.5), lambda x, m, v: np.where(m, v, x), 2)
-case("masked_fill", lambda rng: (rng.standard_normal((4, 5)), rng.integers(0, 2, (5,)).astype(bool), -np.inf),
-    lambda x, m, v: np.where(m, v, x), False, id="row")
+case(
+    "masked_fill",
+    lambda rng: (rng.standard_normal((4, 5)), rng.integers(0, 2, (4, 5)).astype(bool), 0.5),
+    lambda x, m, v: np.where(m, v, x),
+    2,
+)
+case(
+    "masked_fill",
+    lambda rng: (rng.standard_normal((4, 5)), rng.integers(0, 2, (5,)).astype(bool), -np.inf),
+    lambda x, m, v: np.where(m, v, x),
+    False,
+    id="row",
+)
 case("fill", then(one(4, 5), 2.5), lambda x, v: np.full_like(x, v))
 case("clamp", then(one(4, 5), -0.5, 0.7), np.clip, 2)
 case("clamp", then(one(4, 5), None, 0.3), np.clip, id="max")
 case("clamp", then(one(4, 5), -0.2), lambda x, lo: np.maximum(x, lo), id="min")
-case("clamp", lambda rng: (rng.standard_normal((4, 5)), -np.abs(rng.standard_normal(5)), np.abs(rng.standard_normal((4, 1)))), np.clip, 2, id="tensors")
+case(
+    "clamp",
+    lambda rng: (rng.standard_normal((4, 5)), -np.abs(rng.standard_normal(5)), np.abs(rng.standard_normal((4, 1)))),
+    np.clip,
+    2,
+    id="tensors",
+)
 case("clamp", then(ints((4, 5)), -2, 3), np.clip, False, id="int")
 case("clamp_min", then(one(4, 5), 0.1), np.maximum)
 case("clamp_max", then(one(4, 5), 0.1), np.minimum)
 case("lerp", then(pair(), 0.3), lambda x, y, w: x + w * (y - x), 2)
-case("lerp", lambda rng: (rng.standard_normal((4, 5)), rng.standard_normal((4, 5)), rng.random((4, 5))), lambda x, y, w: x + w * (y - x), 2, id="tensor")
-case("addcmul", lambda rng: tuple(rng.standard_normal((4, 5)) for _ in range(3)), lambda x, a, b, value: x + value * a * b, 2, kwargs={"value": 0.5}, tol=2)
-case("addcdiv", lambda rng: (rng.standard_normal((4, 5)), rng.standard_normal((4, 5)), 1 + rng.random((4, 5))), lambda x, a, b, value: x + value * a / b, 2,
-     kwargs={"value": 0.5})
+case(
+    "lerp",
+    lambda rng: (rng.standard_normal((4, 5)), rng.standard_normal((4, 5)), rng.random((4, 5))),
+    lambda x, y, w: x + w * (y - x),
+    2,
+    id="tensor",
+)
+case(
+    "addcmul",
+    lambda rng: tuple(rng.standard_normal((4, 5)) for _ in range(3)),
+    lambda x, a, b, value: x + value * a * b,
+    2,
+    kwargs={"value": 0.5},
+    tol=2,
+)
+case(
+    "addcdiv",
+    lambda rng: (rng.standard_normal((4, 5)), rng.standard_normal((4, 5)), 1 + rng.random((4, 5))),
+    lambda x, a, b, value: x + value * a / b,
+    2,
+    kwargs={"value": 0.5},
+)
 
 
 def big(rng):

@@ -24,25 +24,37 @@ def error(op, args, kind, match, **kwargs):
 
 # ---- reshapes
 for tag, shape, to in [
-    ("split", (4, 6), (4, 2, 3)), ("merge", (4, 2, 3), (8, 3)), ("regroup", (4, 6), (8, 3)), ("infer", (4, 6), (2, -1)),
+    ("split", (4, 6), (4, 2, 3)),
+    ("merge", (4, 2, 3), (8, 3)),
+    ("regroup", (4, 6), (8, 3)),
+    ("infer", (4, 6), (2, -1)),
     ("flat", (2, 3, 4), (-1,)),
-    ("ones", (3, 4), (1, 3, 1, 4, 1)), ("drop", (1, 3, 1), (3,)), ("scalar", (1, 1), ()), ("empty", (0, 3), (3, 0)),
-    ("from0d", (), (1, 1)), ("uneven", (5, 3), (5, 3, 1)),
+    ("ones", (3, 4), (1, 3, 1, 4, 1)),
+    ("drop", (1, 3, 1), (3,)),
+    ("scalar", (1, 1), ()),
+    ("empty", (0, 3), (3, 0)),
+    ("from0d", (), (1, 1)),
+    ("uneven", (5, 3), (5, 3, 1)),
 ]:
     case("Tensor.view", then(shape, to), lambda x, s: x.reshape(s), id=tag, ints=tag == "split")
     case("reshape", then(shape, to), lambda x, s: x.reshape(s), id=tag)
-case("Tensor.view_as", lambda rng: (rng.standard_normal((4, 6)), np.zeros((3, 8))), lambda x, o: x.reshape(o.shape), place=False,
-     grad=False)
+case(
+    "Tensor.view_as", lambda rng: (rng.standard_normal((4, 6)), np.zeros((3, 8))), lambda x, o: x.reshape(o.shape), place=False, grad=False
+)
 for tag, shape, args, to in [
-    ("all", (2, 3, 4), (), (24,)), ("middle", (2, 3, 4, 5), (1, 2), (2, 12, 5)), ("last", (2, 3, 4), (-2, -1), (2, 12)),
+    ("all", (2, 3, 4), (), (24,)),
+    ("middle", (2, 3, 4, 5), (1, 2), (2, 12, 5)),
+    ("last", (2, 3, 4), (-2, -1), (2, 12)),
     ("0d", (), (), (1,)),
 ]:
     case("flatten", then(shape, *args), lambda x, *a, s=to: x.reshape(s), id=tag)
 case("ravel", one(3, 4), lambda x: x.ravel())
 case("unflatten", then((2, 12), 1, (3, -1)), lambda x, d, s: x.reshape(2, 3, 4))
 for tag, shape, args, to in [
-    ("all", (1, 3, 1), (), (3,)), ("dim", (1, 3, 1), (0,), (3, 1)), ("not1", (2, 3), (0,), (2, 3)), ("dims", (1, 3, 1, 1),
-    ((0, -1),), (3, 1)),
+    ("all", (1, 3, 1), (), (3,)),
+    ("dim", (1, 3, 1), (0,), (3, 1)),
+    ("not1", (2, 3), (0,), (2, 3)),
+    ("dims", (1, 3, 1, 1), ((0, -1),), (3, 1)),
 ]:
     case("squeeze", then(shape, *args), lambda x, *a, s=to: x.reshape(s), id=tag)
 for dim in (0, 1, -1):
@@ -60,11 +72,18 @@ case("movedim", then((2, 3, 4), 0, 2), np.moveaxis)
 case("moveaxis", then((2, 3, 4, 5), (0, 1), (-1, -2)), np.moveaxis)
 case("adjoint", one(2, 3, 4), lambda x: np.swapaxes(x, -1, -2))
 for tag, shape, to in [
-    ("row", (1, 4), (3, 4)), ("lead", (3, 4), (2, 3, 4)), ("keep", (3, 1), (-1, 5)), ("zero", (1, 3), (0, 3)), ("0d", (),
-    (2, 2)),
+    ("row", (1, 4), (3, 4)),
+    ("lead", (3, 4), (2, 3, 4)),
+    ("keep", (3, 1), (-1, 5)),
+    ("zero", (1, 3), (0, 3)),
+    ("0d", (), (2, 2)),
 ]:
-    case("Tensor.expand", then(shape, to),
-         lambda x, s: np.broadcast_to(x, [x.shape[i - len(s)] if v == -1 else v for i, v in enumerate(s)]), id=tag)
+    case(
+        "Tensor.expand",
+        then(shape, to),
+        lambda x, s: np.broadcast_to(x, [x.shape[i - len(s)] if v == -1 else v for i, v in enumerate(s)]),
+        id=tag,
+    )
 case("broadcast_to", then((3, 1), (2, 3, 4)), np.broadcast_to)
 case("broadcast_tensors", lambda rng: (rng.standard_normal((3, 1)), rng.standard_normal((1, 4))), lambda *x: tuple(np.broadcast_arrays(*x)))
 case("Tensor.contiguous", one(3, 4), lambda x: x)
@@ -84,16 +103,24 @@ def indexed(x, key):
 
 
 for tag, key in [
-    ("int", 1), ("negative", -1), ("slice", slice(1, 3)), ("step", slice(None, None, 2)), ("clamped", slice(-100, 100)),
+    ("int", 1),
+    ("negative", -1),
+    ("slice", slice(1, 3)),
+    ("step", slice(None, None, 2)),
+    ("clamped", slice(-100, 100)),
     ("empty", slice(3, 1)),
-    ("mixed", (slice(1, None), 2)), ("ellipsis", (Ellipsis, slice(1, 5, 3))), ("none", (None, slice(None), None, 0)), ("all", slice(None)),
+    ("mixed", (slice(1, None), 2)),
+    ("ellipsis", (Ellipsis, slice(1, 5, 3))),
+    ("none", (None, slice(None), None, 0)),
+    ("all", slice(None)),
 ]:
     case(indexed, then((4, 6), key), lambda x, k: x[k], id=tag, ints=tag == "step")
 case("select", then((3, 4, 5), 1, -2), lambda x, d, i: x[:, i])
 case("narrow", then((5, 4), 0, 1, 3), lambda x, d, s, n: x[s : s + n])
 case("narrow", then((5, 4), 1, -2, 2), lambda x, d, s, n: x[:, -2:], id="negative")
 for tag, shape, args, f in [
-    ("even", (6, 4), (2,), lambda x: np.split(x, 3)), ("rest", (5, 4), (2,), lambda x: np.split(x, [2, 4])),
+    ("even", (6, 4), (2,), lambda x: np.split(x, 3)),
+    ("rest", (5, 4), (2,), lambda x: np.split(x, [2, 4])),
     ("sizes", (5, 4), ([1, 0, 4],), lambda x: np.split(x, [1, 1])),
     ("dim", (4, 5), (3, 1), lambda x: np.split(x, [3], 1)),
 ]:
@@ -117,18 +144,29 @@ def second_of_split(x):
 
 case(second_of_split, one(3, 5), lambda x: x[:, 2:4] * 2)
 for tag, shape, args in [
-    ("main", (4, 6), ()), ("above", (4, 6), (2,)), ("below", (4, 6), (-2,)), ("none", (3, 3), (5,)), ("batch", (2, 3, 4),
-    (1, -2, -1)),
+    ("main", (4, 6), ()),
+    ("above", (4, 6), (2,)),
+    ("below", (4, 6), (-2,)),
+    ("none", (3, 3), (5,)),
+    ("batch", (2, 3, 4), (1, -2, -1)),
 ]:
     case("diagonal", then(shape, *args), lambda x, *a: np.diagonal(x, *a) if x.shape != (3, 3) else np.zeros(0), id=tag)
 case("linalg.diagonal", one(2, 3, 4), lambda x: np.diagonal(x, 0, -2, -1))
 windows = np.lib.stride_tricks.sliding_window_view
 case("Tensor.unfold", then((7, 3), 0, 3, 2), lambda x, d, n, s: windows(x, n, d)[::s])
 case("Tensor.unfold", then((2, 6), 1, 2, 3), lambda x, d, n, s: windows(x, n, d)[:, ::s], id="gaps")
-case("as_strided", then((4, 6), (3, 3), (6, 1), 2),
-     lambda x, s, st, o: np.lib.stride_tricks.as_strided(x.ravel()[o:], s, [v * x.itemsize for v in st]))
-case("as_strided", then((4, 6), (5, 4), (2, 1)), lambda x, s, st: np.lib.stride_tricks.as_strided(x, s, [v * x.itemsize for v in st]),
-     id="overlap")
+case(
+    "as_strided",
+    then((4, 6), (3, 3), (6, 1), 2),
+    lambda x, s, st, o: np.lib.stride_tricks.as_strided(x.ravel()[o:], s, [v * x.itemsize for v in st]),
+)
+case(
+    "as_strided",
+    then((4, 6), (5, 4), (2, 1)),
+    lambda x, s, st: np.lib.stride_tricks.as_strided(x, s, [v * x.itemsize for v in st]),
+    id="overlap",
+)
+
 
 # ---- a part replaced
 def put(x, key, v):
@@ -156,6 +194,7 @@ def diagonal_put(x, v, k=0):
 case("diagonal_scatter", pair((4, 6), (4,), 1), diagonal_put)
 case("as_strided_scatter", pair((4, 6), (2, 2), (2, 2), (6, 1), 1), lambda x, v, *a: put(x, (slice(0, 2), slice(1, 3)), v))
 
+
 # ---- joins
 def several(*shapes):
     return lambda rng: ([rng.standard_normal(s) for s in shapes],)
@@ -177,8 +216,11 @@ case("vstack", several((3,), (2, 3)), np.vstack)
 case("row_stack", several((3,), (3,)), np.vstack)
 case("dstack", several((2, 3), (2, 3)), np.dstack)
 case("column_stack", several((3,), (3, 2)), np.column_stack)
-case("block_diag", lambda rng: (rng.standard_normal((2, 3)), rng.standard_normal((1, 2))),
-     lambda a, b: np.block([[a, np.zeros((2, 2))], [np.zeros((1, 3)), b]]))
+case(
+    "block_diag",
+    lambda rng: (rng.standard_normal((2, 3)), rng.standard_normal((1, 2))),
+    lambda a, b: np.block([[a, np.zeros((2, 2))], [np.zeros((1, 3)), b]]),
+)
 case("atleast_1d", one(), np.atleast_1d)
 case("atleast_2d", one(3), np.atleast_2d)
 case("atleast_3d", one(2, 3), np.atleast_3d)
@@ -189,8 +231,11 @@ case("repeat_interleave", then((2, 3), 2, 1), np.repeat)
 case("repeat_interleave", then((2, 3), 3), lambda x, n: np.repeat(x, n), id="flat")
 case("repeat_interleave", lambda rng: (rng.standard_normal((3, 2)), np.array([2, 0, 3]), 0), np.repeat, id="tensor")
 case("meshgrid", lambda rng: (rng.standard_normal(3), rng.standard_normal(4)), lambda *x: tuple(np.meshgrid(*x, indexing="ij")), kwargs={})
-case("cartesian_prod", lambda rng: (rng.standard_normal(2), rng.standard_normal(3)),
-     lambda a, b: np.stack([np.repeat(a, 3), np.tile(b, 2)], 1))
+case(
+    "cartesian_prod",
+    lambda rng: (rng.standard_normal(2), rng.standard_normal(3)),
+    lambda a, b: np.stack([np.repeat(a, 3), np.tile(b, 2)], 1),
+)
 case("combinations", one(4), lambda x: np.array([[x[i], x[j]] for i in range(4) for j in range(i + 1, 4)]))
 
 # ---- rearranging
@@ -215,10 +260,18 @@ case("trace", one(3, 4), np.trace, tol=4)
 case("diff", one(3, 5), lambda x: np.diff(x))
 case("diff", then((5, 3), 2, 0), lambda x, n, d: np.diff(x, n, d), id="twice")
 for mode, numpy_mode in (("constant", "constant"), ("reflect", "reflect"), ("replicate", "edge"), ("circular", "wrap")):
-    case("nn.functional.pad", then((2, 5, 4), (1, 2), mode), lambda x, p, m, f=numpy_mode: np.pad(x, [(0, 0), (0, 0), (1, 2)], mode=f),
-         id=mode)
-    case("nn.functional.pad", then((2, 1, 4, 5), (2, 1, 1, 3), mode), lambda x, p, m,
-         f=numpy_mode: np.pad(x, [(0, 0), (0, 0), (1, 3), (2, 1)], mode=f), id=mode + "2d")
+    case(
+        "nn.functional.pad",
+        then((2, 5, 4), (1, 2), mode),
+        lambda x, p, m, f=numpy_mode: np.pad(x, [(0, 0), (0, 0), (1, 2)], mode=f),
+        id=mode,
+    )
+    case(
+        "nn.functional.pad",
+        then((2, 1, 4, 5), (2, 1, 1, 3), mode),
+        lambda x, p, m, f=numpy_mode: np.pad(x, [(0, 0), (0, 0), (1, 3), (2, 1)], mode=f),
+        id=mode + "2d",
+    )
 case("nn.functional.pad", then((3, 5), (-1, -2, 1, 0)), lambda x, p: np.pad(x[:, 1:-2], [(1, 0), (0, 0)]), id="crop")
 case("nn.functional.pad", then((3,), (1, 1), "constant", 2.5), lambda x, *a: np.pad(x, 1, constant_values=2.5), id="value")
 

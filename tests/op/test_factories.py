@@ -17,7 +17,9 @@ FACTORIES = {
 
 
 @pytest.mark.parametrize("name", FACTORIES)
-@pytest.mark.parametrize("dims, where", [((2,), [0]), ((3,), [0]), ((4,), [-1]), ((2, 2), [0, 0]), ((2, 2), [None, 0]), ((5,), [0])], ids=str)
+@pytest.mark.parametrize(
+    "dims, where", [((2,), [0]), ((3,), [0]), ((4,), [-1]), ((2, 2), [0, 0]), ((2, 2), [None, 0]), ((5,), [0])], ids=str
+)
 def test_any_placement(name, dims, where):
     want = FACTORIES[name]()
     where = [dt.Replicate() if d is None else dt.Shard(d % want.ndim) for d in where]

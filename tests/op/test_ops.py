@@ -31,14 +31,20 @@ def test_values(case):
             if has_floats and o.is_floating_point() and not case.get("kwargs", {}).get("dtype"):
                 assert o.dtype == getattr(dt, case.get("out", dtype)), f"{dtype} in, {o.dtype} out"
             kind = str(o.dtype).removeprefix("dtorch.").removeprefix("torch.")
-            h.close(h.to_numpy(o), w.astype(np.float64) if o.is_floating_point() else w, kind if kind in h.TOL and has_floats else "float32",
-                    case.get("tol", 1), f"{dtype}, result {i}")
+            h.close(
+                h.to_numpy(o),
+                w.astype(np.float64) if o.is_floating_point() else w,
+                kind if kind in h.TOL and has_floats else "float32",
+                case.get("tol", 1),
+                f"{dtype}, result {i}",
+            )
 
 
 @pytest.mark.parametrize("case", [c for c in CASES if c.get("ints")], ids=h.name_of)
 def test_integers(case):
     args, kwargs = h.arguments(case)
     for dtype in h.INTS:
+
         def put(x, d=dtype):
             return (np.abs(np.rint(3 * x)) if d == "uint8" else np.rint(3 * x)).astype(d) if h.is_float(x) else x
 
@@ -83,7 +89,9 @@ def test_gradient(case):
         assert got == pytest.approx(want, rel=2e-5 * tol, abs=2e-6 * tol), f"inputs {pick}"
 
 
-@pytest.mark.parametrize("case", [c for c in CASES if c.get("grad", True) == 2 and c.get("grad") is not True and h.float_inputs(c)], ids=h.name_of)
+@pytest.mark.parametrize(
+    "case", [c for c in CASES if c.get("grad", True) == 2 and c.get("grad") is not True and h.float_inputs(c)], ids=h.name_of
+)
 def test_second_gradient(case):
     """The gradient of <u, gradient> against differences of the first gradient."""
     first, wanted = along(case, None, 2)

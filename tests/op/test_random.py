@@ -24,7 +24,17 @@ INPLACE = {
     "bernoulli_": (0.3,),
     "random_": (3, 50),
 }
-MESHES = [((1,), [0]), ((2,), [0]), ((2,), [1]), ((3,), [0]), ((4,), [1]), ((4,), [None]), ((2, 2), [0, 1]), ((2, 2), [1, None]), ((2, 2), [0, 0])]
+MESHES = [
+    ((1,), [0]),
+    ((2,), [0]),
+    ((2,), [1]),
+    ((3,), [0]),
+    ((4,), [1]),
+    ((4,), [None]),
+    ((2, 2), [0, 1]),
+    ((2, 2), [1, None]),
+    ((2, 2), [0, 0]),
+]
 
 
 def placements(dims):
@@ -128,7 +138,9 @@ def test_dropout_backward_uses_the_same_mask():
     (g,) = dt.autograd.grad([y], [x], [dt.ones(40, 30)])
     kept = y.detach().numpy() != 0
     assert np.allclose(g.numpy(), np.where(kept, 1 / 0.7, 0))
-    assert dt.nn.functional.dropout(x, 0.3, training=False) is x or np.array_equal(dt.nn.functional.dropout(x, 0.3, False).detach().numpy(), x.detach().numpy())
+    assert dt.nn.functional.dropout(x, 0.3, training=False) is x or np.array_equal(
+        dt.nn.functional.dropout(x, 0.3, False).detach().numpy(), x.detach().numpy()
+    )
     assert not dt.nn.functional.dropout(x, 1.0).detach().numpy().any()
 
 

@@ -69,7 +69,9 @@ def test_lists_of_ints():
         assert x.view(shape).shape == (2, 3, 4) and x.reshape(shape).shape == (2, 3, 4)
     assert x.view(2, 3, 4).shape == (2, 3, 4) and x.view(-1, 8).shape == (3, 8)
     y = x.view(2, 3, 4)
-    assert y.permute(2, 0, 1).shape == (4, 2, 3) and y.permute((2, 0, 1)).shape == (4, 2, 3) and y.permute(dims=(2, 0, 1)).shape == (4, 2, 3)
+    assert (
+        y.permute(2, 0, 1).shape == (4, 2, 3) and y.permute((2, 0, 1)).shape == (4, 2, 3) and y.permute(dims=(2, 0, 1)).shape == (4, 2, 3)
+    )
     assert y.sum((0, 2)).shape == (3,) and y.sum([0, -1]).shape == (3,) and y.sum(dim=1).shape == (2, 4) and y.sum(None).shape == ()
     assert dtorch.ones((), dtype=dtorch.int8).shape == () and dtorch.ones(size=(2,)).shape == (2,)
 

@@ -9,7 +9,9 @@ import pytest
 
 
 def run(code, timeout=60):
-    return subprocess.run([sys.executable, "-X", "faulthandler", "-c", textwrap.dedent(code)], capture_output=True, text=True, timeout=timeout, env=os.environ)
+    return subprocess.run(
+        [sys.executable, "-X", "faulthandler", "-c", textwrap.dedent(code)], capture_output=True, text=True, timeout=timeout, env=os.environ
+    )
 
 
 def clean(code, out=""):
@@ -47,7 +49,8 @@ def test_exit_with_an_awaited_future():
 
 
 def test_exit_with_everything_alive():
-    clean("""
+    clean(
+        """
         import dtorch
         keep = [dtorch.ones(10, requires_grad=True) * i for i in range(100)]
         class Cycle: pass
@@ -55,7 +58,9 @@ def test_exit_with_everything_alive():
         keep[1].register_hook(lambda g: g)
         dtorch._keep = keep
         print(sum(k.sum() for k in keep).item())
-    """, "49500.0")
+    """,
+        "49500.0",
+    )
 
 
 def test_calls_from_atexit_functions():

@@ -18,7 +18,9 @@ def test_values_types_and_order():
 def test_distributed_inputs_are_gathered_and_it_runs_elsewhere():
     t = distribute_tensor(dtorch.arange(5), init_device_mesh("cpu", (2,)), [Shard(0)])
     seen = []
-    r = dtorch.host_call(lambda a: seen.append(threading.current_thread() is threading.main_thread()) or a[::-1].copy(), t, out=((5,), dtorch.int64))
+    r = dtorch.host_call(
+        lambda a: seen.append(threading.current_thread() is threading.main_thread()) or a[::-1].copy(), t, out=((5,), dtorch.int64)
+    )
     assert r.tolist() == [4, 3, 2, 1, 0] and seen == [False]
 
 
@@ -32,7 +34,9 @@ def test_a_failure_is_late_and_names_the_line():
     assert good.tolist() == [2, 2, 2]
     with pytest.raises(RuntimeError, match="LookupError: no such word: grue") as e:
         z.sum().item()
-    line = open(__file__).read().split("\n").index('    y = dtorch.host_call(broken, x, out=((3,), dtorch.float32))  # the failing call') + 1
+    line = (
+        open(__file__).read().split("\n").index("    y = dtorch.host_call(broken, x, out=((3,), dtorch.float32))  # the failing call") + 1
+    )
     assert f"{line}" in str(e.value) and "test_host_call.py" in str(e.value)
     assert (x + 1).sum().item() == 6
 

@@ -38,24 +38,52 @@ int main(void) {
 def test_installed_for_c_programs(tmp_path):
     meson = shutil.which("meson") or str(pathlib.Path(sys.executable).parent / "meson")
     destination = tmp_path / "root"
-    subprocess.run([meson, "install", "-C", BUILD, "--no-rebuild", "--tags", "devel", "--destdir", destination], check=True, capture_output=True)
+    subprocess.run(
+        [meson, "install", "-C", BUILD, "--no-rebuild", "--tags", "devel", "--destdir", destination], check=True, capture_output=True
+    )
     pc = next(destination.rglob("dtorch.pc"))
     include, library = next(destination.rglob("dtorch.h")).parent, next(destination.rglob("libdtorch.so")).parent
     assert (include / "dtorch_ops.h").exists()
     assert "-ldtorch" in pc.read_text()
     (tmp_path / "program.c").write_text(PROGRAM)
     compiler = os.environ.get("CC", "cc").split()
-    command = [*compiler, "-Wall", "-Werror", tmp_path / "program.c", f"-I{include}", f"-L{library}", "-ldtorch", "-o", tmp_path / "program"]
+    command = [
+        *compiler,
+        "-Wall",
+        "-Werror",
+        tmp_path / "program.c",
+        f"-I{include}",
+        f"-L{library}",
+        "-ldtorch",
+        "-o",
+        tmp_path / "program",
+    ]
     done = subprocess.run(command, capture_output=True, text=True)
     assert done.returncode == 0, done.stderr
-    done = subprocess.run([tmp_path / "program"], env=os.environ | {"LD_LIBRARY_PATH": str(library)}, capture_output=True, text=True, timeout=60)
+    done = subprocess.run(
+        [tmp_path / "program"], env=os.environ | {"LD_LIBRARY_PATH": str(library)}, capture_output=True, text=True, timeout=60
+    )
     assert (done.returncode, done.stdout) == (0, "12\n"), done.stderr
 
 
 @pytest.mark.timeout(300)
-@pytest.mark.skipif(not BUILD or BUILD.name != "wheel", reason="a wheel is built in the folder that `make install` made, to compile nothing twice")
+@pytest.mark.skipif(
+    not BUILD or BUILD.name != "wheel", reason="a wheel is built in the folder that `make install` made, to compile nothing twice"
+)
 def test_wheel_carries_the_package(tmp_path):
-    command = [sys.executable, "-m", "pip", "wheel", "-q", "--no-build-isolation", "--no-deps", f"-Cbuild-dir={BUILD}", "-w", tmp_path, ROOT]
+    command = [
+        sys.executable,
+        "-m",
+        "pip",
+        "wheel",
+        "-q",
+        "--no-build-isolation",
+        "--no-deps",
+        f"-Cbuild-dir={BUILD}",
+        "-w",
+        tmp_path,
+        ROOT,
+    ]
     done = subprocess.run(command, capture_output=True, text=True)
     assert done.returncode == 0, done.stderr[-3000:]
     wheel = next(tmp_path.glob("dtorch-*.whl"))

@@ -221,7 +221,9 @@ def test_tensors_and_arrays_inside():
     if HAS_COMPLEX:
         obj["c"] = dtorch.ones(2, dtype=dtorch.complex128)
     back = round_trip(obj)
-    assert isinstance(back["p"], nn.Parameter) and back["p"].requires_grad and back["again"][0] is back["p"] and back["again"][1] is back["x"]
+    assert (
+        isinstance(back["p"], nn.Parameter) and back["p"].requires_grad and back["again"][0] is back["p"] and back["again"][1] is back["x"]
+    )
     assert back["array"].dtype == np.int16 and back["array"].tolist() == [0, 1, 2, 3] and type(back["number"]) is np.float32
     if HAS_COMPLEX:
         assert back["c"].dtype == dtorch.complex128 and back["c"].tolist() == [1, 1]

@@ -270,7 +270,10 @@ def test_prepare_inputs_and_outputs(mesh):
 
     m = Probe()
     plan = PrepareModuleInput(
-        input_layouts=(Shard(0),), desired_input_layouts=(Replicate(),), input_kwarg_layouts={"y": Replicate()}, desired_input_kwarg_layouts={"y": Shard(0)}
+        input_layouts=(Shard(0),),
+        desired_input_layouts=(Replicate(),),
+        input_kwarg_layouts={"y": Replicate()},
+        desired_input_kwarg_layouts={"y": Shard(0)},
     )
     parallelize_module(m, line, plan)
     parallelize_module(m, line, PrepareModuleOutput(output_layouts=Replicate(), desired_output_layouts=Shard(0)))

@@ -100,7 +100,9 @@ def test_activation(case):
     assert repr(module) == text and not list(module.state_dict())
 
 
-@pytest.mark.parametrize("name", ["ReLU", "ReLU6", "SiLU", "Mish", "SELU", "ELU", "CELU", "LeakyReLU", "Hardtanh", "Hardswish", "Hardsigmoid"])
+@pytest.mark.parametrize(
+    "name", ["ReLU", "ReLU6", "SiLU", "Mish", "SELU", "ELU", "CELU", "LeakyReLU", "Hardtanh", "Hardswish", "Hardsigmoid"]
+)
 def test_activation_in_place(name):
     x = R(3, 4)
     want = v(getattr(nn, name)()(t(x)))
@@ -226,7 +228,9 @@ def test_batch_norm_average_of_all_batches_and_old_files():
     nn.BatchNorm1d(2).load_state_dict(dict(old))  # from before the count existed
 
 
-@pytest.mark.parametrize(("cls", "shape"), [("InstanceNorm1d", (2, 3, 5)), ("InstanceNorm2d", (2, 3, 3, 2)), ("InstanceNorm3d", (2, 3, 2, 2, 3))])
+@pytest.mark.parametrize(
+    ("cls", "shape"), [("InstanceNorm1d", (2, 3, 5)), ("InstanceNorm2d", (2, 3, 3, 2)), ("InstanceNorm3d", (2, 3, 2, 2, 3))]
+)
 def test_instance_norm(cls, shape):
     x, axes = R(*shape), tuple(range(2, len(shape)))
     want = (x - x.mean(axes, keepdims=True)) / np.sqrt(x.var(axes, keepdims=True) + 1e-5)
@@ -251,7 +255,9 @@ def conv(x, w, stride=1, dilation=1, groups=1):
         g = o // per_out
         for at in np.ndindex(*out):
             window = tuple(slice(a * stride, a * stride + dilation * (k - 1) + 1, dilation) for a, k in zip(at, w.shape[2:], strict=True))
-            y[(slice(None), o, *at)] = (x[(slice(None), slice(g * per_in, (g + 1) * per_in), *window)] * w[o]).reshape(x.shape[0], -1).sum(1)
+            y[(slice(None), o, *at)] = (
+                (x[(slice(None), slice(g * per_in, (g + 1) * per_in), *window)] * w[o]).reshape(x.shape[0], -1).sum(1)
+            )
     return y
 
 
@@ -310,7 +316,9 @@ def windows(x, k, stride):
     """(N, C, *out, k^n) of x (N, C, *)."""
     n = x.ndim - 2
     out = [(s - k) // stride + 1 for s in x.shape[2:]]
-    rows = [x[(slice(None), slice(None), *(slice(a * stride, a * stride + k) for a in at))].reshape(*x.shape[:2], -1) for at in np.ndindex(*out)]
+    rows = [
+        x[(slice(None), slice(None), *(slice(a * stride, a * stride + k) for a in at))].reshape(*x.shape[:2], -1) for at in np.ndindex(*out)
+    ]
     return np.stack(rows, 2).reshape(*x.shape[:2], *out, k**n)
 
 
@@ -383,7 +391,12 @@ def test_dropout():
     y = v(m(x))
     assert set(np.unique(y.round(5))) == {0.0, np.float32(1 / 0.75).round(5)} and abs(y.mean() - 1) < 0.05
     assert m.eval()(x) is x or np.array_equal(v(m(x)), v(x))
-    for cls, shape in (("Dropout1d", (4, 100, 5)), ("Dropout2d", (4, 100, 3, 2)), ("Dropout3d", (4, 100, 2, 2, 2)), ("FeatureAlphaDropout", (4, 100, 5))):
+    for cls, shape in (
+        ("Dropout1d", (4, 100, 5)),
+        ("Dropout2d", (4, 100, 3, 2)),
+        ("Dropout3d", (4, 100, 2, 2, 2)),
+        ("FeatureAlphaDropout", (4, 100, 5)),
+    ):
         y = v(getattr(nn, cls)(0.5)(torch.ones(*shape))).reshape(400, -1)
         assert (y == y[:, :1]).all() and len(np.unique(y)) == 2, cls  # whole channels
         assert 120 < (y[:, 0] == y.max()).sum() < 280

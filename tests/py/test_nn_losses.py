@@ -249,7 +249,9 @@ def test_interpolate():
     got = v(F.interpolate(plane, size=(7, 11), mode="bilinear", align_corners=True))[0, 0]
     np.testing.assert_allclose(got, 2 * np.linspace(0, 3, 7)[:, None] + 3 * np.linspace(0, 5, 11), rtol=1e-6)
     # Cubic: four taps at distances 1.25, 0.25, 0.75, 1.75 of the kernel with a = -3/4.
-    taps = np.array([-3 / 4 * (d**3 - 5 * d**2 + 8 * d - 4) if d > 1 else 5 / 4 * d**3 - 9 / 4 * d**2 + 1 for d in (1.25, 0.25, 0.75, 1.75)])
+    taps = np.array(
+        [-3 / 4 * (d**3 - 5 * d**2 + 8 * d - 4) if d > 1 else 5 / 4 * d**3 - 9 / 4 * d**2 + 1 for d in (1.25, 0.25, 0.75, 1.75)]
+    )
     got = v(F.interpolate(t(x), size=(4, 12), mode="bicubic"))
     np.testing.assert_allclose(got[..., 5], x[..., 1:5] @ taps, rtol=1e-6)
     np.testing.assert_allclose(got[..., 6], x[..., 1:5] @ taps[::-1], rtol=1e-6)

@@ -163,7 +163,9 @@ def test_parametrisations():
     parametrize.register_parametrization(m, "weight", Symmetric())
     parametrize.register_parametrization(m, "weight", Scale())
     assert list(m.state_dict()) == ["bias", "parametrizations.weight.original", "parametrizations.weight.1.k"]
-    assert type(m).__name__ == "ParametrizedLinear" and parametrize.is_parametrized(m, "weight") and not parametrize.is_parametrized(m, "bias")
+    assert (
+        type(m).__name__ == "ParametrizedLinear" and parametrize.is_parametrized(m, "weight") and not parametrize.is_parametrized(m, "bias")
+    )
     w = v(m.weight)
     assert np.array_equal(w, w.T)
     m.weight = torch.eye(3)
@@ -262,7 +264,10 @@ def test_checkpoint():
         return [v(out).copy()] + [v(p.grad).copy() for p in m.parameters()]
 
     want = run(m)
-    for f in (lambda x: checkpoint.checkpoint(m, x, use_reentrant=False), lambda x: checkpoint.checkpoint_sequential(m, 2, x, use_reentrant=False)):
+    for f in (
+        lambda x: checkpoint.checkpoint(m, x, use_reentrant=False),
+        lambda x: checkpoint.checkpoint_sequential(m, 2, x, use_reentrant=False),
+    ):
         for a, b in zip(run(f), want, strict=True):
             np.testing.assert_array_equal(a, b)
 

@@ -41,6 +41,8 @@ def test_type_checker_finds_the_fault(line, fault, tmp_path):
     pytest.importorskip("mypy", reason="mypy comes with the extra 'lint'")
     (tmp_path / "wrong.py").write_text(f"import dtorch as torch\nx: torch.Tensor = torch.ones(6)\n{line}\n")
     command = [sys.executable, "-m", "mypy", "--no-incremental", "--follow-imports=silent", tmp_path / "wrong.py"]
-    done = subprocess.run(command, capture_output=True, text=True, cwd=tmp_path, env=os.environ | {"MYPYPATH": str(ROOT / "python")}, timeout=110)
+    done = subprocess.run(
+        command, capture_output=True, text=True, cwd=tmp_path, env=os.environ | {"MYPYPATH": str(ROOT / "python")}, timeout=110
+    )
     assert done.returncode == 1, done.stdout
     assert "wrong.py:3" in done.stdout and any(f"[{f}]" in done.stdout for f in fault.split("|")), done.stdout

@@ -32,9 +32,7 @@ def _gradients(grads, roots, what):
         if g is None and r.requires_grad and r.numel() != 1:
             raise RuntimeError("grad can be implicitly created only for scalar outputs")
         if g is not None and isinstance(g, Tensor) and g.shape != r.shape:
-            raise RuntimeError(
-                f"Mismatch in shape: grad_output has a shape of {g.shape} and output has a shape of {r.shape}."
-            )
+            raise RuntimeError(f"Mismatch in shape: grad_output has a shape of {g.shape} and output has a shape of {r.shape}.")
     return grads
 
 
@@ -77,7 +75,9 @@ def grad(
     if allow_unused is False and materialize_grads:
         raise ValueError("Expected allow_unused to be True or not passed when materialize_grads=True, but got: allow_unused=False.")
     keep = create_graph if retain_graph is None else retain_graph
-    got = _C._backward(outs, _gradients(grad_outputs, outs, "grad_outputs"), ins, keep, create_graph, bool(allow_unused or materialize_grads), False)
+    got = _C._backward(
+        outs, _gradients(grad_outputs, outs, "grad_outputs"), ins, keep, create_graph, bool(allow_unused or materialize_grads), False
+    )
     if materialize_grads:
         zeros = _C._functions["zeros_like"]
         got = tuple(zeros(x) if g is None else g for g, x in zip(got, ins, strict=False))

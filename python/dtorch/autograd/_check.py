@@ -94,7 +94,10 @@ def gradgradcheck(func, inputs, grad_outputs=None, *, eps=1e-6, atol=1e-5, rtol=
 
     def first(*args):
         with enable_grad():
-            xs = [a if not isinstance(a, Tensor) or a.requires_grad or k not in wanted else a.detach().requires_grad_() for k, a in enumerate(args[:n])]
+            xs = [
+                a if not isinstance(a, Tensor) or a.requires_grad or k not in wanted else a.detach().requires_grad_()
+                for k, a in enumerate(args[:n])
+            ]
             ys = _outputs(func, xs)
             return dtorch.autograd.grad(ys, [xs[k] for k in wanted], list(args[n:]), create_graph=True, materialize_grads=True)
 

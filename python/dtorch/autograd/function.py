@@ -55,7 +55,8 @@ class FunctionCtx:
         if self._materialize:
             zeros = _C._functions["zeros"]
             grads = tuple(
-                zeros(shape, dtype=dtype, device_mesh=mesh) if g is None else g for g, (shape, dtype, mesh) in zip(grads, self._outputs, strict=False)
+                zeros(shape, dtype=dtype, device_mesh=mesh) if g is None else g
+                for g, (shape, dtype, mesh) in zip(grads, self._outputs, strict=False)
             )
         full = [None] * self._n_outputs
         for i, g in zip(self._positions, grads, strict=False):
@@ -103,7 +104,9 @@ class Function:
         raise NotImplementedError("You must implement the backward function for custom autograd.Function.")
 
     def __init__(self, *args):
-        raise RuntimeError(f"{type(self)} should not be instantiated. Methods on autograd functions are all static: call {type(self).__name__}.apply(...)")
+        raise RuntimeError(
+            f"{type(self)} should not be instantiated. Methods on autograd functions are all static: call {type(self).__name__}.apply(...)"
+        )
 
     @classmethod
     def apply(cls, *args):

@@ -233,7 +233,18 @@ def _deprecated(name):
     return old
 
 
-for _name in ("uniform", "normal", "constant", "eye", "dirac", "xavier_uniform", "xavier_normal", "kaiming_uniform", "kaiming_normal",
-              "orthogonal", "sparse"):
+for _name in (
+    "uniform",
+    "normal",
+    "constant",
+    "eye",
+    "dirac",
+    "xavier_uniform",
+    "xavier_normal",
+    "kaiming_uniform",
+    "kaiming_normal",
+    "orthogonal",
+    "sparse",
+):
     globals()[_name] = _deprecated(_name)
 del _name

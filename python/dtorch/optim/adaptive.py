@@ -65,9 +65,7 @@ class Adagrad(ElementwiseOptimizer):
         fused=None,
     ):
         check_lr(lr)
-        check_not_negative(
-            lr_decay=lr_decay, weight_decay=weight_decay, initial_accumulator_value=initial_accumulator_value, epsilon=eps
-        )
+        check_not_negative(lr_decay=lr_decay, weight_decay=weight_decay, initial_accumulator_value=initial_accumulator_value, epsilon=eps)
         options = {"lr": lr, "lr_decay": lr_decay, "eps": eps, "weight_decay": weight_decay}
         options["initial_accumulator_value"] = initial_accumulator_value
         super().__init__(params, _complete(options, foreach, maximize, differentiable, fused=fused))

@@ -70,13 +70,9 @@ def cosine_embedding_loss(input1, input2, target, margin=0, size_average=None, r
     if target.dim() not in (0, 1):
         raise RuntimeError("0D or 1D target tensor expected, multi-target not supported")
     if target.dim() == 1 and (input1.dim() != 2 or input2.dim() != 2):
-        raise RuntimeError(
-            f"1D target tensor expects 2D input tensors, but found inputs with sizes {input1.size()} and {input2.size()}."
-        )
+        raise RuntimeError(f"1D target tensor expects 2D input tensors, but found inputs with sizes {input1.size()} and {input2.size()}.")
     if target.dim() == 0 and (input1.dim() != 1 or input2.dim() != 1):
-        raise RuntimeError(
-            f"0D target tensor expects 1D input tensors, but found inputs with sizes {input1.size()} and {input2.size()}."
-        )
+        raise RuntimeError(f"0D target tensor expects 1D input tensors, but found inputs with sizes {input1.size()} and {input2.size()}.")
     tiny = 1e-12
     square1, square2 = (input1 * input1).sum(-1) + tiny, (input2 * input2).sum(-1) + tiny
     cos = (input1 * input2).sum(-1) / (square1 * square2).sqrt()
@@ -84,9 +80,7 @@ def cosine_embedding_loss(input1, input2, target, margin=0, size_average=None, r
     return _reduce(loss, reduction, size_average, reduce)
 
 
-def triplet_margin_with_distance_loss(
-    anchor, positive, negative, *, distance_function=None, margin=1.0, swap=False, reduction="mean"
-):
+def triplet_margin_with_distance_loss(anchor, positive, negative, *, distance_function=None, margin=1.0, swap=False, reduction="mean"):
     """``max(0, d(anchor, positive) - d(anchor, negative) + margin)``; `swap` takes the smaller distance to the negative."""
     if margin <= 0:
         raise ValueError(f"margin must be greater than 0, got {margin}")
@@ -152,9 +146,7 @@ def multi_margin_loss(input, target, p=1, margin=1.0, weight=None, size_average=
     return _reduce(loss if target.dim() else loss[0], reduction, size_average, reduce)
 
 
-def poisson_nll_loss(
-    input, target, log_input=True, full=False, size_average=None, eps=1e-8, reduce=None, reduction="mean"
-):
+def poisson_nll_loss(input, target, log_input=True, full=False, size_average=None, eps=1e-8, reduce=None, reduction="mean"):
     """Negative log likelihood of counts `target` whose rate is `input`, or ``exp(input)`` when `log_input`."""
     loss = input.exp() - target * input if log_input else input - target * (input + eps).log()
     if full:  # Stirling's approximation of log(target!)

@@ -203,7 +203,9 @@ def interpolate(input, size=None, scale_factor=None, mode="nearest", align_corne
     if n not in (1, 2, 3):
         raise NotImplementedError(f"interpolate: expected (N, C, ...) of 3 to 5 dimensions, got {input.dim()}")
     if (size is None) == (scale_factor is None):
-        raise ValueError("only one of size or scale_factor should be defined" if size is not None else "either size or scale_factor should be defined")
+        raise ValueError(
+            "only one of size or scale_factor should be defined" if size is not None else "either size or scale_factor should be defined"
+        )
     if mode in _RANKS and _RANKS[mode] != input.dim():
         raise NotImplementedError(f"interpolate: mode '{mode}' takes {_RANKS[mode]}-D input, got {input.dim()}-D")
     if mode not in _RANKS and mode not in ("nearest", "nearest-exact", "area"):

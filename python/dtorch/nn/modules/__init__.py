@@ -25,8 +25,29 @@ from dtorch.nn.modules import (
 )
 
 __all__ = []
-for _file in (activation, batchnorm, channelshuffle, container, conv, distance, dropout, flatten, fold, instancenorm, linear, loss,
-              module, normalization, padding, pixelshuffle, pooling, rnn, sparse, transformer, upsampling):
+for _file in (
+    activation,
+    batchnorm,
+    channelshuffle,
+    container,
+    conv,
+    distance,
+    dropout,
+    flatten,
+    fold,
+    instancenorm,
+    linear,
+    loss,
+    module,
+    normalization,
+    padding,
+    pixelshuffle,
+    pooling,
+    rnn,
+    sparse,
+    transformer,
+    upsampling,
+):
     for _name in _file.__all__:
         if _name[0].isupper():
             globals()[_name] = getattr(_file, _name)

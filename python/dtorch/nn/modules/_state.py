@@ -177,7 +177,7 @@ class StateMixin:
         if strict:
             for key in state_dict:
                 if key.startswith(prefix) and key != extra_key:
-                    head, *rest = key[len(prefix):].split(".", 1)
+                    head, *rest = key[len(prefix) :].split(".", 1)
                     if rest:
                         if head not in self._modules:
                             unexpected_keys.append(key)

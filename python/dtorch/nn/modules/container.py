@@ -278,9 +278,7 @@ class ModuleDict(Module):
     @staticmethod
     def _check_iterable(modules):
         if not hasattr(modules, "__iter__"):
-            raise TypeError(
-                f"ModuleDict.update should be called with an iterable of key/value pairs, but got {type(modules).__name__}"
-            )
+            raise TypeError(f"ModuleDict.update should be called with an iterable of key/value pairs, but got {type(modules).__name__}")
 
 
 def _as_parameter(value):

@@ -124,9 +124,9 @@ class Module(StateMixin, HookMixin):
         if not isinstance(name, str):
             raise TypeError(f"{kind} name should be a string. Got {_typename(name)}")
         if "." in name:
-            raise KeyError(f"{kind} name can't contain \".\"" + (f", got: {name}" if kind == "module" else ""))
+            raise KeyError(f'{kind} name can\'t contain "."' + (f", got: {name}" if kind == "module" else ""))
         if name == "":
-            raise KeyError(f"{kind} name can't be empty string \"\"")
+            raise KeyError(f'{kind} name can\'t be empty string ""')
         if name not in registry and hasattr(self, name):
             raise KeyError(f"attribute '{name}' already exists")
 
@@ -259,9 +259,7 @@ class Module(StateMixin, HookMixin):
             fields["_modules"][name] = None
         elif name in fields["_buffers"]:
             if value is not None and not isinstance(value, Tensor):
-                raise TypeError(
-                    f"cannot assign '{_typename(value)}' as buffer '{name}' (dtorch.nn.Buffer, dtorch.Tensor or None expected)"
-                )
+                raise TypeError(f"cannot assign '{_typename(value)}' as buffer '{name}' (dtorch.nn.Buffer, dtorch.Tensor or None expected)")
             fields["_buffers"][name] = value
         elif isinstance(value, Buffer):
             self._forget(name, "_buffers")

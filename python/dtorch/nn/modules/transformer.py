@@ -125,9 +125,7 @@ class TransformerDecoderLayer(_Layer):
         return self.dropout1(x)
 
     def _attend_memory(self, x, memory, mask, padding, is_causal):
-        x = self.multihead_attn(
-            x, memory, memory, attn_mask=mask, key_padding_mask=padding, need_weights=False, is_causal=is_causal
-        )[0]
+        x = self.multihead_attn(x, memory, memory, attn_mask=mask, key_padding_mask=padding, need_weights=False, is_causal=is_causal)[0]
         return self.dropout2(x)
 
     def forward(

@@ -19,7 +19,9 @@ def _is_text(dtype):
 def _from_array(array):
     if _is_text(array.dtype):
         raise TypeError(f"default_collate: batch must contain tensors, numpy arrays, numbers, dicts or lists; found {array.dtype}")
-    return dtorch.from_numpy(np.ascontiguousarray(array)) if array.ndim else dtorch.tensor(array.item(), dtype=_from_array(array[None]).dtype)
+    return (
+        dtorch.from_numpy(np.ascontiguousarray(array)) if array.ndim else dtorch.tensor(array.item(), dtype=_from_array(array[None]).dtype)
+    )
 
 
 def default_convert(data):

@@ -28,9 +28,7 @@ class _SingleIter:
     def __init__(self, loader):
         self._loader_len = loader.__len__
         self._indices = iter(loader._index_sampler)
-        self._fetcher = Fetcher(
-            loader.dataset, loader._iterable, loader._auto_collation, loader.collate_fn, loader.drop_last
-        )
+        self._fetcher = Fetcher(loader.dataset, loader._iterable, loader._auto_collation, loader.collate_fn, loader.drop_last)
 
     def __iter__(self):
         return self

@@ -72,9 +72,7 @@ class WorkerError:
 
     def __init__(self, error, where):
         self.kind = type(error)
-        self.message = (
-            f"Caught {self.kind.__name__} in {where}.\nOriginal {''.join(traceback.format_exception(type(error), error, error.__traceback__))}"
-        )
+        self.message = f"Caught {self.kind.__name__} in {where}.\nOriginal {''.join(traceback.format_exception(type(error), error, error.__traceback__))}"
 
     def reraise(self):
         """Raise it again: the same class, with the worker's traceback in the message."""

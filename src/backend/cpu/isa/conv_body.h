@@ -118,10 +118,9 @@ static void OF(product_task)(void *arg, int64_t i) {
             const T *a = direct ? (const T *)p->w + group * p->w_group + (row0 + m0) * p->w_m + k0 : ap;
             int64_t ars = direct ? p->w_m : 1, acs = direct ? 1 : MB;
             if (!direct) OF(pack_weights)(p, group, row0 + m0, m, k0, kc, ap);
-            for (int64_t j = 0; j < cols; j += NR)
-                OF(micro_panel)
-                (m, cols - j < NR ? (cols - j + OF(MICRO_LANES) - 1) / OF(MICRO_LANES) * OF(MICRO_LANES) : NR, kc, a, ars, acs, bp + j * DT_CONV_K, NR,
-                 ct + m0 * DT_CONV_COLS + j, DT_CONV_COLS, k0 > 0);
+            for (int64_t j = 0; j < cols; j += NR) OF(micro_panel)
+            (m, cols - j < NR ? (cols - j + OF(MICRO_LANES) - 1) / OF(MICRO_LANES) * OF(MICRO_LANES) : NR, kc, a, ars, acs, bp + j * DT_CONV_K, NR,
+             ct + m0 * DT_CONV_COLS + j, DT_CONV_COLS, k0 > 0);
         }
     }
     int n = runs_of(p, col0, cols, runs);
@@ -169,10 +168,9 @@ static void OF(weight_task)(void *arg, int64_t i) {
         for (int64_t m0 = 0; m0 < rows; m0 += MB) {
             int64_t m = rows - m0 < MB ? rows - m0 : MB;
             OF(pack)(&s->p, group, row0 + m0, m, runs, n, kc, kc, ap, DT_CONV_K);
-            for (int64_t j = 0; j < cols; j += NR)
-                OF(micro_panel)
-                (m, cols - j < NR ? (cols - j + OF(MICRO_LANES) - 1) / OF(MICRO_LANES) * OF(MICRO_LANES) : NR, kc, ap, DT_CONV_K, 1, bp + j * DT_CONV_K, NR,
-                 ct + m0 * DT_CONV_COLS + j, DT_CONV_COLS, b > first);
+            for (int64_t j = 0; j < cols; j += NR) OF(micro_panel)
+            (m, cols - j < NR ? (cols - j + OF(MICRO_LANES) - 1) / OF(MICRO_LANES) * OF(MICRO_LANES) : NR, kc, ap, DT_CONV_K, 1, bp + j * DT_CONV_K, NR,
+             ct + m0 * DT_CONV_COLS + j, DT_CONV_COLS, b > first);
         }
     }
     T *to = (T *)s->partial + chunk * s->O * taps;

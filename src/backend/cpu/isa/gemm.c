@@ -144,9 +144,8 @@ static void tile_f32(const dt_gemm *g, const tile *t) {
     const float *a = (const float *)g->a + t->ao, *b = (const float *)g->b + t->bo;
     float *c = (float *)g->c + t->co;
     int64_t terms = count(g->nt, g->terms);
-    for (int64_t i = 0; i < terms; i++)
-        DT_ISA_FN(gemm_f32)
-        (t->m, t->n, g->k, 1, a + walk(g->nt, g->terms, g->ats, i), g->ars, g->acs, b + walk(g->nt, g->terms, g->bts, i), g->brs, g->bcs, i > 0, c, g->n);
+    for (int64_t i = 0; i < terms; i++) DT_ISA_FN(gemm_f32)
+    (t->m, t->n, g->k, 1, a + walk(g->nt, g->terms, g->ats, i), g->ars, g->acs, b + walk(g->nt, g->terms, g->bts, i), g->brs, g->bcs, i > 0, c, g->n);
     if (g->bias) add_bias_f32(g, c, g->n, t->m, t->n0, t->n);
 }
 
@@ -154,9 +153,8 @@ static void tile_f64(const dt_gemm *g, const tile *t) {
     const double *a = (const double *)g->a + t->ao, *b = (const double *)g->b + t->bo;
     double *c = (double *)g->c + t->co;
     int64_t terms = count(g->nt, g->terms);
-    for (int64_t i = 0; i < terms; i++)
-        DT_ISA_FN(gemm_f64)
-        (t->m, t->n, g->k, 1, a + walk(g->nt, g->terms, g->ats, i), g->ars, g->acs, b + walk(g->nt, g->terms, g->bts, i), g->brs, g->bcs, i > 0, c, g->n);
+    for (int64_t i = 0; i < terms; i++) DT_ISA_FN(gemm_f64)
+    (t->m, t->n, g->k, 1, a + walk(g->nt, g->terms, g->ats, i), g->ars, g->acs, b + walk(g->nt, g->terms, g->bts, i), g->brs, g->bcs, i > 0, c, g->n);
     const double *bias = (const double *)g->bias;
     for (int64_t r = 0; bias && r < t->m; r++)
         for (int64_t j = 0; j < t->n; j++) c[r * g->n + j] += bias[(t->n0 + j) * g->bias_stride];
