@@ -90,9 +90,7 @@ const dt_op dt_op_index_select = {
 static dt_status infer_sizes(dt_node *n, int index) {
     const dt_index_attr *a = n->attr;
     DT_TRY(take_index(n, index));
-    n->out[0] = (dt_type){.dtype = (dt_dtype)n->in[0]->dtype, .ndim = a->sizes.n};
-    for (int d = 0; d < a->sizes.n; d++) n->out[0].shape[d] = a->sizes.v[d];
-    return DT_OK;
+    return dt_infer_sizes(n, &a->sizes);
 }
 static dt_status infer_index_select_backward(dt_node *n) { return infer_sizes(n, 1); }
 static dt_status place_index_select_backward(const dt_node *n, dt_rules *r) {

@@ -117,10 +117,9 @@ const dt_op dt_op__index = {
 static dt_status infer__index_backward(dt_node *n) {
     const dt_index_put_attr *a = n->attr;
     dt_type t;
+    DT_TRY(dt_infer_sizes(n, &a->sizes)); /* also checks the rank */
     DT_TRY(resolve(n, a->sizes.v, a->sizes.n, 1, n->n_in - 1, &t));
-    n->out[0] = (dt_type){.dtype = (dt_dtype)n->in[0]->dtype, .ndim = a->sizes.n};
-    memcpy(n->out[0].shape, a->sizes.v, (size_t)a->sizes.n * sizeof(int64_t));
-    return DT_OK;
+    return dt_infer_sizes(n, &a->sizes);
 }
 static dt_status place__index_backward(const dt_node *n, dt_rules *r) {
     const dt_index_put_attr *a = n->attr;

@@ -6,6 +6,7 @@
 DT_CPU_KERNEL(index_accum);
 DT_CPU_KERNEL(scatter);
 size_t dt_cpu_scatter_scratch(const dt_kctx *c);
+size_t dt_cpu_index_accum_scratch(const dt_kctx *c);
 dt_status dt_infer_index_reduce(dt_node *n);
 dt_status dt_infer_scatter_reduce(dt_node *n);
 dt_status dt_place_index_source(const dt_node *n, dt_rules *r);
@@ -131,5 +132,6 @@ const dt_op dt_op_index_reduce = {
     .grad = grad_index_reduce,
     .saves = DT_SAVE_IN(0) | DT_SAVE_IN(1) | DT_SAVE_IN(2) | DT_SAVE_OUT(0),
     .inplace = true,
+    .scratch = dt_cpu_index_accum_scratch,
     .kernels = {{DT_CPU, DT_ANY, dt_cpu_index_accum, DT_K_CONTIGUOUS}},
 };

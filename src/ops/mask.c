@@ -204,9 +204,7 @@ const dt_op dt_op__masked_scatter = {
 };
 static dt_status infer__masked_scatter_backward(dt_node *n) {
     const sizes_attr *a = n->attr;
-    n->out[0] = (dt_type){.dtype = (dt_dtype)n->in[0]->dtype, .ndim = a->sizes.n};
-    memcpy(n->out[0].shape, a->sizes.v, (size_t)a->sizes.n * sizeof(int64_t));
-    return DT_OK;
+    return dt_infer_sizes(n, &a->sizes);
 }
 static dt_status place__masked_scatter_backward(const dt_node *n, dt_rules *r) {
     for (int k = 0; k < 2; k++) {

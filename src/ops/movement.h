@@ -68,6 +68,15 @@ void dt_diagonal_view(const dt_diagonal_attr *a, const dt_view *base, dt_view *o
 void dt_strided_view(const dt_strided_attr *a, const dt_view *base, dt_view *out); /* base contiguous */
 void dt_unfold_view(const dt_unfold_attr *a, const dt_view *base, dt_view *out);
 
+/* A shape given as an attribute, as the type of output 0 with input 0's dtype. */
+static inline dt_status dt_infer_sizes(dt_node *n, const dt_ints *sizes) {
+    if (sizes->n < 0 || sizes->n > DT_MAX_DIM)
+        return dt_fail(DT_E_VALUE, "%s: a shape of %d dimensions, at most %d are legal", dt_op_name(n->op), sizes->n, DT_MAX_DIM);
+    n->out[0] = (dt_type){.dtype = (dt_dtype)n->in[0]->dtype, .ndim = sizes->n};
+    for (int d = 0; d < sizes->n; d++) n->out[0].shape[d] = sizes->v[d];
+    return DT_OK;
+}
+
 /* ---- placement rules ---- */
 /* Dimension d of input 0 (bit d of `dims` set) appears in output 0 as dimension map[d] (< 0: nowhere): Shard passes. Other inputs with the
  * rank of input 0, or of output 0, are sharded alike. */

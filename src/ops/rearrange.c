@@ -134,6 +134,7 @@ const dt_op dt_op_rot90 = {
 };
 
 /* ---- padding ---- */
+enum { MAX_PAD = 1 << 30 };
 /* pad: (low, high) pairs from the last dimension backwards. Fills out[0].shape. */
 static dt_status pad_shape(dt_node *n, const dt_ints *pad) {
     const dt_meta *m = n->in[0];
@@ -145,7 +146,10 @@ static dt_status pad_shape(dt_node *n, const dt_ints *pad) {
     n->out[0] = dt_meta_type(m);
     for (int i = 0; i < pad->n / 2; i++) {
         int d = m->ndim - 1 - i;
-        int64_t lo = pad->v[2 * i], hi = pad->v[2 * i + 1], size = m->shape[d] + lo + hi;
+        int64_t lo = pad->v[2 * i], hi = pad->v[2 * i + 1];
+        if (lo > MAX_PAD || hi > MAX_PAD || lo < -MAX_PAD || hi < -MAX_PAD)
+            return dt_fail(DT_E_VALUE, "pad: %lld and %lld at dimension %d are too large", (long long)lo, (long long)hi, d);
+        int64_t size = m->shape[d] + lo + hi;
         if (size < 0)
             return dt_fail(DT_E_SHAPE,
                            "The input size %lld, plus negative padding %lld and %lld, resulted in a negative output size, which is invalid. Check dimension %d "
@@ -205,9 +209,7 @@ const dt_op dt_op__pad_mode = {
 };
 static dt_status infer_pad_mode_backward(dt_node *n) {
     const dt_pad_attr *a = n->attr;
-    n->out[0] = (dt_type){.dtype = (dt_dtype)n->in[0]->dtype, .ndim = a->sizes.n};
-    memcpy(n->out[0].shape, a->sizes.v, (size_t)a->sizes.n * sizeof(int64_t));
-    return DT_OK;
+    return dt_infer_sizes(n, &a->sizes);
 }
 static dt_status place_pad_mode_backward(const dt_node *n, dt_rules *r) {
     DT_TRY(place_constant_pad(n, r));
@@ -254,6 +256,13 @@ static bool check_pad_mode(dt_scope *s, dt_tensor *x, dt_dims pad, int mode, con
             dt_scope_fail(s, dt_fail(DT_E_SHAPE, "Expected a tensor with non-zero sizes to replicate, but dimension %d has size 0", nd - 1 - i / 2));
             return false;
         }
+    }
+    for (int i = 0; mode == 3 && i < k; i++) { /* what negative padding leaves is what wraps around */
+        int64_t lo = pad.v[2 * i], hi = pad.v[2 * i + 1], left = dt_shape(x)[nd - 1 - i] + (lo < 0 ? lo : 0) + (hi < 0 ? hi : 0);
+        if (left > 0) continue;
+        dt_scope_fail(s, dt_fail(DT_E_SHAPE, "Negative padding value is resulting in an empty dimension: %lld and %lld at dimension %d", (long long)lo,
+                                 (long long)hi, nd - 1 - i));
+        return false;
     }
     return true;
 }
@@ -353,6 +362,12 @@ static void compose_combinations(dt_scope *s, const dt_args *a, dt_tensor **out,
     if (dt_ndim(x) != 1 || r < 0 || r > MAX_R) {
         dt_scope_fail(
             s, dt_fail(DT_E_SHAPE, "combinations: expects a 1D vector and r in 0 to %d, but got %d dimensions and r=%lld", MAX_R, dt_ndim(x), (long long)r));
+        return;
+    }
+    double rows_wanted = 1;
+    for (int64_t i = 0; i < r; i++) rows_wanted *= (double)(n + (repeats ? i : -i)) / (double)(i + 1);
+    if (rows_wanted * (double)r > 1e9) {
+        dt_scope_fail(s, dt_fail(DT_E_NOMEM, "combinations: %.3g rows of %lld elements are too many", rows_wanted, (long long)r));
         return;
     }
     bool more = r > 0 && (repeats ? n > 0 : n >= r);

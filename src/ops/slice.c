@@ -45,11 +45,6 @@ static bool alias_part(dt_alias *x, const dt_view *part) {
     for (int d = 0; d < part->ndim; d++) x->out->stride[d] = part->stride[d];
     return true;
 }
-static dt_status infer_sizes(dt_node *n, const dt_ints *sizes) {
-    n->out[0] = (dt_type){.dtype = (dt_dtype)n->in[0]->dtype, .ndim = sizes->n};
-    for (int d = 0; d < sizes->n; d++) n->out[0].shape[d] = sizes->v[d];
-    return DT_OK;
-}
 /* input and src of a scatter: out = input; src has the part's shape or is a number, cast to input's dtype. */
 static dt_status infer_scatter(dt_node *n, const dt_type *part) {
     const dt_meta *src = n->in[1];
@@ -88,6 +83,7 @@ static dt_status slice_bounds(dt_slice_attr *a, const char *name, int ndim, cons
     hi = hi < lo ? lo : hi > n ? n : hi;
     a->start = lo;
     a->end = hi;
+    if (a->step > n) a->step = n > 0 ? n : 1; /* a longer step takes the first entry alike, and cannot overflow */
     return DT_OK;
 }
 static dt_status infer_slice_part(dt_node *n) {
@@ -200,7 +196,7 @@ const dt_op dt_op_slice_scatter = {
     .inplace = true,
     .kernels = {{DT_CPU, DT_ANY, dt_cpu_slice_scatter}},
 };
-static dt_status infer_slice_backward(dt_node *n) { return infer_sizes(n, &((dt_slice_attr *)n->attr)->sizes); }
+static dt_status infer_slice_backward(dt_node *n) { return dt_infer_sizes(n, &((dt_slice_attr *)n->attr)->sizes); }
 static dt_status place_slice_backward(const dt_node *n, dt_rules *r) {
     const dt_slice_attr *a = n->attr;
     int map[DT_MAX_DIM];
@@ -396,7 +392,7 @@ const dt_op dt_op_diagonal_scatter = {
     .inplace = true,
     .kernels = {{DT_CPU, DT_ANY, dt_cpu_diagonal_scatter}},
 };
-static dt_status infer_diagonal_backward(dt_node *n) { return infer_sizes(n, &((dt_diagonal_attr *)n->attr)->sizes); }
+static dt_status infer_diagonal_backward(dt_node *n) { return dt_infer_sizes(n, &((dt_diagonal_attr *)n->attr)->sizes); }
 static dt_status place_diagonal_backward(const dt_node *n, dt_rules *r) {
     int map[DT_MAX_DIM];
     diagonal_map(n->attr, n->out[0].ndim, map);
@@ -469,7 +465,7 @@ const dt_op dt_op_unfold = {
     .alias = alias_unfold,
     .unview = unview_refused,
 };
-static dt_status infer_unfold_backward(dt_node *n) { return infer_sizes(n, &((dt_unfold_attr *)n->attr)->sizes); }
+static dt_status infer_unfold_backward(dt_node *n) { return dt_infer_sizes(n, &((dt_unfold_attr *)n->attr)->sizes); }
 static dt_status place_unfold_backward(const dt_node *n, dt_rules *r) {
     int map[DT_MAX_DIM];
     unfold_map(n->attr, n->out[0].ndim, map);
@@ -512,7 +508,7 @@ static dt_status strided_check(dt_strided_attr *a, int64_t numel) {
 static dt_status infer_as_strided(dt_node *n) {
     dt_strided_attr *a = n->attr;
     DT_TRY(strided_check(a, n->in[0]->numel));
-    return infer_sizes(n, &a->size);
+    return dt_infer_sizes(n, &a->size);
 }
 static dt_status place_as_strided(const dt_node *n, dt_rules *r) { return dt_move_partial(n, r, DT_MOVE_LINEAR); }
 static bool alias_as_strided(dt_alias *x) {
@@ -572,7 +568,7 @@ const dt_op dt_op_as_strided_scatter = {
 };
 static dt_status infer_as_strided_backward(dt_node *n) {
     dt_strided_attr *a = n->attr;
-    DT_TRY(infer_sizes(n, &a->sizes));
+    DT_TRY(dt_infer_sizes(n, &a->sizes));
     return strided_check(a, dt_type_numel(&n->out[0]));
 }
 static void grad_as_strided_backward(dt_grad *g) {

@@ -101,8 +101,8 @@ static int64_t kept(int64_t i, int64_t cols, int64_t offset) {
 static void tri_indices(dt_scope *s, const dt_args *a, bool lower, dt_tensor **out, int *n_out) {
     int64_t rows = dt_arg_get_int(a, 0, 0), cols = dt_arg_get_int(a, 1, 0), offset = dt_arg_get_int(a, 2, 0), n = 0;
     int dtype = a->a[3].kind == DT_ARG_DTYPE ? (int)a->a[3].i : DT_int64;
-    if (rows < 0 || cols < 0) {
-        dt_scope_fail(s, dt_fail(DT_E_SHAPE, "row and col must be non-negative, got row=%lld, col=%lld", (long long)rows, (long long)cols));
+    if (rows < 0 || cols < 0 || rows > INT32_MAX || cols > INT32_MAX) {
+        dt_scope_fail(s, dt_fail(DT_E_SHAPE, "row and col must be non-negative and below 2^31, got row=%lld, col=%lld", (long long)rows, (long long)cols));
         return;
     }
     for (int64_t i = 0; i < rows; i++) n += lower ? kept(i, cols, offset) : cols - kept(i, cols, offset - 1);

@@ -161,6 +161,7 @@ typedef struct accum_job {
     int dim;
     dt_reduce_mode mode;
     bool include_self;
+    int32_t *counts;                            /* mean: how often each entry along dim is named */
     int64_t lo, n, outer, inner, block, blocks; /* a task: one outer index, `block` columns of the inner part */
     size_t elem;
 } accum_job;
@@ -188,8 +189,7 @@ static void accum_task(void *arg, int64_t t) {
     }
     if (j->mode != DT_RM_MEAN) return;
     for (int64_t k = 0; k < have; k++) { /* how often k was met */
-        int64_t count = j->include_self;
-        for (int64_t i = 0; i < j->n; i++) count += index_at(&j->index, i) - j->lo == k;
+        int64_t count = j->include_self + j->counts[k];
         for (int64_t q = 0; q < n; q++) dt_cpu_accum_divide(type, out + (size_t)(k * j->inner + q) * j->elem, count);
     }
 }
@@ -205,11 +205,20 @@ static dt_status accum_rows(accum_job *j) {
     j->outer = product(j->out.shape, j->dim);
     j->inner = product(j->out.shape + j->dim + 1, j->out.ndim - j->dim - 1);
     if (j->inner == 0 || j->n == 0) return DT_OK;
+    for (int64_t i = 0; i < j->n && j->counts; i++) {
+        int64_t k = index_at(&j->index, i) - j->lo;
+        if (k >= 0 && k < j->out.shape[j->dim]) j->counts[k]++;
+    }
     int64_t cols = per_task(j->n);
     j->block = cols < 256 ? 256 : cols; /* a row's piece worth a function call */
     j->blocks = (j->inner + j->block - 1) / j->block;
     dt_team_run(c->team, accum_task, j, j->outer * j->blocks);
     return DT_OK;
+}
+size_t dt_cpu_index_accum_scratch(const dt_kctx *c);
+size_t dt_cpu_index_accum_scratch(const dt_kctx *c) {
+    if (attr_of(c)->mode != DT_RM_MEAN) return 0;
+    return (size_t)(c->out[0].ndim ? c->out[0].shape[attr_of(c)->dim] : 1) * sizeof(int32_t);
 }
 DT_CPU_KERNEL(index_accum);
 dt_status dt_cpu_index_accum(const dt_kctx *c) {
@@ -217,6 +226,10 @@ dt_status dt_cpu_index_accum(const dt_kctx *c) {
     accum_job j = {.c = c, .out = c->out[0], .index = c->in[1], .src = c->in[2], .dim = (int)a->dim, .mode = (dt_reduce_mode)a->mode};
     j.include_self = a->mode == DT_RM_ADD || a->mode == DT_RM_SET || a->include_self;
     if (c->n_in > 3 && dt_view_f64(&c->in[3]) != 1) j.alpha = &c->in[3];
+    if (a->mode == DT_RM_MEAN) {
+        j.counts = c->scratch;
+        if (j.counts) memset(j.counts, 0, dt_cpu_index_accum_scratch(c));
+    }
     dt_cpu_copy_view(&c->out[0], &c->in[0], c->team);
     return accum_rows(&j);
 }
