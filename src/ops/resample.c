@@ -228,8 +228,8 @@ static void shuffle(dt_scope *s, dt_tensor *x, int64_t r, bool up, dt_tensor **o
     const char *op = up ? "pixel_shuffle" : "pixel_unshuffle";
     int nd = dt_ndim(x), b = nd - 3; /* batch dimensions */
     *n_out = 1;
-    if (nd < 3 || nd + 2 > DT_MAX_DIM || r < 1) {
-        dt_scope_fail(s, dt_fail(DT_E_SHAPE, "%s: expected (…, C, H, W) and a positive factor, got %d dimensions and %lld", op, nd, LL(r)));
+    if (nd < 3 || nd + 2 > DT_MAX_DIM || r < 1 || r > 1 << 20) { /* its square must not overflow */
+        dt_scope_fail(s, dt_fail(DT_E_SHAPE, "%s: expected (…, C, H, W) and a factor from 1 to 2^20, got %d dimensions and %lld", op, nd, LL(r)));
         return;
     }
     const int64_t *shape = dt_shape(x);

@@ -105,6 +105,10 @@ static void tri_indices(dt_scope *s, const dt_args *a, bool lower, dt_tensor **o
         dt_scope_fail(s, dt_fail(DT_E_SHAPE, "row and col must be non-negative and below 2^31, got row=%lld, col=%lld", (long long)rows, (long long)cols));
         return;
     }
+    if (rows > INT32_MAX || cols > INT32_MAX) {
+        dt_scope_fail(s, dt_fail(DT_E_VALUE, "row and col must be below 2^31, got row=%lld, col=%lld", (long long)rows, (long long)cols));
+        return;
+    }
     for (int64_t i = 0; i < rows; i++) n += lower ? kept(i, cols, offset) : cols - kept(i, cols, offset - 1);
     dt_tensor *all = dt_ones(s, DT_DIMS(rows, cols), DT_bool, a->spec), *part = lower ? dt_tril(s, all, offset) : dt_triu(s, all, offset);
     dt_tensor *at = dt_contiguous(s, dt_transpose(s, dt__nonzero(s, part, n), 0, 1));
