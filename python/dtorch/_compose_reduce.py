@@ -250,7 +250,7 @@ def linalg_norm(A, ord=None, dim=None, keepdim=False, *, dtype=None):
 
 def _row_order(rows):
     """The order that sorts the rows (n, m) lexicographically."""
-    order = dtorch.arange(rows.shape[0])
+    order = dtorch.arange(rows.shape[0], device=rows.device)
     for column in reversed(range(rows.shape[1])):
         order = order[rows[:, column][order].argsort(stable=True)]
     return order
@@ -262,9 +262,9 @@ def _groups(ordered, order, shape, return_inverse, return_counts):
     if n:
         new = ordered[1:] != ordered[:-1]
         new = new.reshape(n - 1, math.prod(new.shape[1:])).any(1)
-        first = dtorch.cat([dtorch.ones(1, dtype=dtorch.bool), new])
+        first = dtorch.cat([dtorch.ones(1, dtype=dtorch.bool, device=new.device), new])
     else:
-        first = dtorch.zeros(0, dtype=dtorch.bool)
+        first = dtorch.zeros(0, dtype=dtorch.bool, device=ordered.device)
     out = [ordered[first]]
     if return_inverse:
         group = first.to(dtorch.int64).cumsum(0) - 1
@@ -273,7 +273,7 @@ def _groups(ordered, order, shape, return_inverse, return_counts):
         out.append(group.reshape(shape))
     if return_counts:
         at = first.nonzero().reshape(-1)
-        out.append(dtorch.cat([at[1:], dtorch.full((min(n, 1),), n, dtype=dtorch.int64)]) - at)
+        out.append(dtorch.cat([at[1:], dtorch.full((min(n, 1),), n, dtype=dtorch.int64, device=at.device)]) - at)
     return out
 
 
@@ -313,7 +313,7 @@ def unique_consecutive(input, return_inverse=False, return_counts=False, dim=Non
 def isin(elements, test_elements, *, assume_unique=False, invert=False):
     """Is each of `elements` among `test_elements`? Either may be a number."""
     if not isinstance(elements, Tensor):
-        elements = dtorch.tensor(elements)
+        elements = dtorch.tensor(elements, device=test_elements.device if isinstance(test_elements, Tensor) else None)
     if not isinstance(test_elements, Tensor):
         found = elements == test_elements
     else:
@@ -344,7 +344,7 @@ def _edges(name, x, bins, low, high):
         raise RuntimeError(f"{name}: min should not exceed max, but got min {low} max {high}")
     if low == high:
         low, high = low - 0.5, high + 0.5
-    return dtorch.linspace(low, high, bins + 1, dtype=x.dtype)
+    return dtorch.linspace(low, high, bins + 1, dtype=x.dtype, device=x.device)
 
 
 def _bins(x, edges):
@@ -402,7 +402,7 @@ def native_batch_norm(input, weight, bias, running_mean, running_var, training, 
     """batch_norm with the statistics it used: (output, mean, 1 / sqrt(var + eps)); the latter are empty unless `training`."""
     out = _C._nn.batch_norm(input, running_mean, running_var, weight, bias, training, momentum, eps)
     if not training:
-        empty = dtorch.zeros(0, dtype=input.dtype)
+        empty = dtorch.zeros(0, dtype=input.dtype, device=input.device)
         return out, empty, empty
     dims = [0, *builtins_range(2, input.ndim)]
     var, mean = _F["var_mean"](input.detach(), dims, correction=0)

@@ -139,11 +139,8 @@ static dt_status masked_fill_infer(dt_node *n) {
     if (n->in[1]->dtype != DT_bool)
         return dt_fail(DT_E_DTYPE, "masked_fill: mask must be a boolean tensor, but got %s", dt_dtype_name((dt_dtype)n->in[1]->dtype));
     if (n->in[2]->ndim) return dt_fail(DT_E_SHAPE, "masked_fill: value must be a number or a 0-dim tensor, got %d dimensions", n->in[2]->ndim);
-    dt_dtype v = (dt_dtype)n->in[2]->dtype;
     *o = dt_meta_type(n->in[0]);
     DT_TRY(dt_broadcast("masked_fill", o, n->in[1]));
-    if (dt_dtype_is_float(v) && !dt_dtype_is_float(o->dtype))
-        return dt_fail(DT_E_DTYPE, "masked_fill: value cannot be converted to type %s without overflow", dt_dtype_name(o->dtype));
     n->cast[2] = (uint8_t)o->dtype;
     return DT_OK;
 }

@@ -200,7 +200,8 @@ const dt_op dt_op_atan = {
 };
 static void atan2_grad(dt_grad *g) {
     dt_scope *s = g->s;
-    dt_tensor *y = dt_grad_in(g, 0), *x = dt_grad_in(g, 1), *r = over(g, dt_add(s, dt_mul(s, y, y), dt_mul(s, x, x)));
+    dt_tensor *y = dt_grad_in(g, 0), *x = dt_grad_in(g, 1), *d = dt_add(s, dt_mul(s, y, y), dt_mul(s, x, x));
+    dt_tensor *r = dt_masked_fill(s, over(g, d), dt_eq(s, d, 0), 0); /* 0 at the origin, as in PyTorch */
     if (dt_grad_needs(g, 0)) dt_grad_set(g, 0, dt_mul(s, r, x));
     if (dt_grad_needs(g, 1)) dt_grad_set(g, 1, dt_neg(s, dt_mul(s, r, y)));
 }

@@ -32,7 +32,16 @@ static int replace(walk *w, dt_tensor *t) {
 }
 
 /* ---- one item of a key ---------------------------------------------------------------------------------------------------------------- */
+/* Whether a dimension is left. walk_key counted what each item consumes, but cannot know it of a sequence of, say, NumPy's bools. */
+static int check_room(walk *w) {
+    int ndim = dt_tensor_meta(w->cur)->ndim;
+    if (w->dim < ndim) return 0;
+    PyErr_Format(PyExc_IndexError, "too many indices for tensor of dimension %d", ndim);
+    return -1;
+}
+
 static int by_int(walk *w, int64_t i) {
+    if (check_room(w) < 0) return -1;
     const dt_meta *m = dt_tensor_meta(w->cur);
     int64_t size = m->shape[w->dim];
     if (i < -size || i >= size) {
@@ -55,6 +64,7 @@ static int slice_part(PyObject *o, int64_t *v) {
 }
 
 static int by_slice(walk *w, PyObject *key) {
+    if (check_room(w) < 0) return -1;
     PySliceObject *s = (PySliceObject *)key;
     int64_t size = dt_tensor_meta(w->cur)->shape[w->dim], start = 0, stop = size, step = 1;
     if (slice_part(s->start, &start) < 0 || slice_part(s->stop, &stop) < 0 || slice_part(s->step, &step) < 0) return -1;
@@ -162,15 +172,27 @@ static int by_tensor(walk *w, dt_tensor *t, bool only) {
         dt_tensor_unref(t);
         return -1;
     }
+    if (check_room(w) < 0) {
+        dt_tensor_unref(t);
+        return -1;
+    }
     return set_index(w, w->dim++, t);
 }
 
+/* A tensor from o, on x's device; beside a distributed x it stays on the first one. */
+static dt_tensor *make_beside(const dt_tensor *x, PyObject *o, dt_dtype dtype) {
+    const dt_meta *m = dt_tensor_meta(x);
+    const dt_spec *spec = NULL;
+    if (m->mesh->ndim == 0 && m->mesh->dev[0] && dt_py_spec_of_meta(m, &spec) < 0) return NULL;
+    return dt_py_tensor_from(o, dtype, spec);
+}
+
 /* A list, range or array as an index tensor; NULL with or without exception. */
-static dt_tensor *as_index(PyObject *o) {
+static dt_tensor *as_index(const dt_tensor *x, PyObject *o) {
     if (dt_py_is_tensor(o)) return dt_tensor_ref(dt_py_tensor_of(o));
     if (!PyList_Check(o) && !PyTuple_Check(o) && !PyRange_Check(o) && !dt_py_is_array(o)) return NULL;
     bool empty = !dt_py_is_array(o) && PySequence_Size(o) == 0;
-    return dt_py_tensor_from(o, empty ? DT_int64 : DT_DTYPE_NONE, NULL);
+    return make_beside(x, o, empty ? DT_int64 : DT_DTYPE_NONE);
 }
 
 static int by_object(walk *w, PyObject *o, bool only) {
@@ -182,14 +204,14 @@ static int by_object(walk *w, PyObject *o, bool only) {
         return r;
     }
     if (PyBool_Check(o)) {
-        dt_tensor *t = dt_py_tensor_from(o, DT_bool, NULL);
+        dt_tensor *t = make_beside(w->cur, o, DT_bool);
         return t ? by_tensor(w, t, false) : -1;
     }
     if (!dt_py_is_tensor(o)) {
         int r = dt_py_to_int(o, &i);
         if (r) return r < 0 ? -1 : by_int(w, i);
     }
-    dt_tensor *t = as_index(o);
+    dt_tensor *t = as_index(w->cur, o);
     if (t) return by_tensor(w, t, only);
     if (!PyErr_Occurred())
         PyErr_Format(PyExc_TypeError, "only integers, slices (`:`), ellipsis (`...`), None and long or byte Variables are valid indices (got %s)",
@@ -212,8 +234,8 @@ static int consumes(PyObject *o) {
         PyBuffer_Release(&v);
         return k;
     }
-    for (int depth = 0; PyList_Check(o) && PyList_GET_SIZE(o); depth++) { /* a nested list of bools is a mask */
-        o = PyList_GET_ITEM(o, 0);
+    for (int depth = 0; depth < DT_MAX_DIM && (PyList_Check(o) || PyTuple_Check(o)) && PySequence_Fast_GET_SIZE(o); depth++) { /* nested bools are a mask */
+        o = PySequence_Fast_GET_ITEM(o, 0);                                                                                    /* a list may hold itself */
         if (PyBool_Check(o)) return depth + 1;
     }
     return 1;
@@ -358,7 +380,7 @@ int dt_py_index_set(PyObject *self, PyObject *key, PyObject *value) {
     dt_py_site();
     int r = dt_py_to_value(value, &v);
     if (r == 0) { /* a list or an array, in x's dtype */
-        made = dt_py_tensor_from(value, (dt_dtype)dt_tensor_meta(dt_py_tensor_of(self))->dtype, NULL);
+        made = make_beside(dt_py_tensor_of(self), value, (dt_dtype)dt_tensor_meta(dt_py_tensor_of(self))->dtype);
         v = DT_PY_ARG_T(made);
         r = made ? 1 : -1;
     }

@@ -246,7 +246,8 @@ static PyObject *mesh_make(dt_device_type type, int ndim, const int64_t *dims, c
         }
     }
     for (int i = 0; i < ndim; i++) {
-        n *= dims[i] > 0 ? dims[i] : 1;
+        if (dims[i] < 1) return PyErr_Format(PyExc_ValueError, "device mesh: size %lld of dimension %d must be at least 1", (long long)dims[i], i);
+        n *= dims[i];
         if (n > DT_MAX_DEVICES) return PyErr_Format(PyExc_ValueError, "a mesh has at most %d devices", DT_MAX_DEVICES);
     }
     for (int64_t i = 0; i < n; i++) {

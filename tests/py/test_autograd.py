@@ -349,3 +349,16 @@ def test_gradients_keep_placements():
     p = dtorch.ones(4, requires_grad=True)
     dtorch.distribute_tensor(p, mesh, [dtorch.Shard(0)]).pow(2).sum().backward()
     assert p.grad.tolist() == [2] * 4 and p.grad.device_mesh.ndim == 0
+
+
+def test_atan2_has_no_gradient_at_the_origin():
+    y, x = leaf(0.0, 1.0), leaf(0.0, 0.0)
+    dtorch.atan2(y, x).sum().backward()
+    assert y.grad.tolist() == [0, 0] and x.grad.tolist() == [0, -1]
+
+
+def test_the_gradient_of_an_illegal_row_is_an_error_of_its_own():
+    table = dtorch.zeros(3, 2, requires_grad=True)
+    dtorch.nn.functional.embedding(dtorch.tensor([0, 3]), table).sum().backward()  # the output is never read
+    with pytest.raises(IndexError, match="index 3 is out of bounds for a table of 3 rows"):
+        table.grad.tolist()

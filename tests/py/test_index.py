@@ -189,3 +189,40 @@ def test_errors_of_arrays():
         len(dtorch.tensor(1))
     with pytest.raises(TypeError, match="0-d"):
         iter(dtorch.tensor(1))
+
+
+def test_keys_that_hold_themselves_or_consume_more_than_they_show():
+    x = dtorch.arange(4.0).reshape(2, 2)
+    loop = []
+    loop.append(loop)
+    for key in (loop, (loop, 0)):
+        with pytest.raises((ValueError, IndexError)):
+            x[key]
+    mask = ((True, False), (False, True))
+    numpys = [[np.True_, np.False_], [np.False_, np.True_]]
+    assert x[(mask,)].tolist() == [0, 3]
+    for key in ((mask, 0), (mask, ..., [0]), (numpys, 0), (numpys, [0]), (numpys, slice(None))):
+        with pytest.raises(IndexError, match="too many indices"):
+            x[key]
+        with pytest.raises(IndexError, match="too many indices"):
+            x[key] = 1.0
+
+
+def test_lists_and_arrays_join_the_tensor_on_its_device():
+    x = dtorch.zeros(4, 3, device="cpu:3")
+    x[[0, 1]] = [[1.0, 2.0, 3.0]] * 2
+    x[np.array([2])] = 5
+    x[3] = [7.0, 8.0, 9.0]
+    assert x.tolist() == [[1, 2, 3], [1, 2, 3], [5, 5, 5], [7, 8, 9]] and x[True].shape == (1, 4, 3)
+
+
+def test_a_float_is_cut_off_in_an_integer_tensor():
+    x = dtorch.arange(4)
+    x[dtorch.tensor([True, False, False, True])] = 2.7
+    assert x.tolist() == [2, 1, 2, 2] and x.masked_fill(x > 1, -1.5).tolist() == [-1, 1, -1, -1]
+
+
+def test_an_index_of_no_elements_makes_the_others_moot():
+    x = dtorch.zeros(2, 0, 2, requires_grad=True)
+    x[:, dtorch.tensor([7, 9])[:0], dtorch.tensor([0])].sum().backward()
+    assert x.grad.shape == (2, 0, 2)

@@ -302,3 +302,25 @@ def test_distribute_module():
 
     m = distribute_module(MLP(), line, cut, lambda mod, inputs, mesh: (distribute_tensor(inputs[0], mesh),))
     assert m.up.weight.placements == (Shard(0),) and m.up.bias.placements == (Replicate(),) and m(dtorch.ones(2, 8)).shape == (2, 8)
+
+
+def test_a_mesh_without_devices():
+    for devices in ([], np.zeros((0, 4096), "int64")):
+        with pytest.raises(ValueError, match="must be at least 1"):
+            dtorch.DeviceMesh("cpu", devices)
+
+
+def test_compositions_away_from_the_first_device():
+    apart = dtorch.DeviceMesh("cpu", [5, 2])
+    values = dtorch.tensor([[2.0, 1.0], [2.0, 3.0], [2.0, 1.0]])
+    for x in (values.to("cpu:3"), distribute_tensor(values, apart, [Shard(0)])):
+        v, inverse, counts = x.unique(return_inverse=True, return_counts=True)
+        assert v.tolist() == [1, 2, 3] and inverse.tolist() == [[1, 0], [1, 2], [1, 0]] and counts.tolist() == [2, 3, 1]
+        rows, counts = x.unique(dim=0, return_counts=True)
+        assert rows.tolist() == [[2, 1], [2, 3]] and counts.tolist() == [2, 1]
+        assert dtorch.isin(2.0, x).item() and dtorch.histogram(x, 2, range=(1, 3)).hist.tolist() == [2, 4]
+
+
+def test_an_unknown_device_is_named():
+    with pytest.raises(RuntimeError, match="got 'nope:1'"):
+        dtorch.ones(2, device="nope:1")

@@ -158,6 +158,9 @@ dt_status dt_cpu_embedding_backward(const dt_kctx *c) {
     memset(j.head, 0, (size_t)rows * sizeof *j.head);
     for (int64_t i = n - 1; i >= 0; i--) { /* backwards, so that each list ascends */
         int64_t g = index_at(index, i), r = g - lo;
+        if (g < 0 || g >= c->out_place[0].shape[0]) /* the gradient may be read where the output is not */
+            return dt_fail(DT_E_INDEX, "index out of range in self: index %lld is out of bounds for a table of %lld rows", (long long)g,
+                           (long long)c->out_place[0].shape[0]);
         if (g == a->padding_idx || r < 0 || r >= rows) continue;
         j.next[i] = j.head[r];
         j.head[r] = (int32_t)(i + 1);
