@@ -23,7 +23,7 @@ PAGES = [
     (
         "distributed",
         "Meshes, placements, parallelism",
-        ["dtorch.distributed", "dtorch.distributed.tensor", "dtorch.distributed.tensor.parallel"],
+        ["dtorch.distributed", "dtorch.distributed.tensor", "dtorch.distributed.tensor.parallel", "dtorch.distributed.fsdp"],
     ),
     ("data", "Data and files", ["dtorch.utils.data", "dtorch.io"]),
     ("autograd", "Gradients", ["dtorch.autograd"]),

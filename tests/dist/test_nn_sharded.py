@@ -211,3 +211,55 @@ def test_conversions_keep_placements(mesh):
     for convert in (lambda m: m.double(), lambda m: m.to(dtorch.float32), lambda m: m.cpu(), lambda m: m.requires_grad_(False)):
         convert(model)
         assert all(p.placements == (shard_last(p),) for p in model.parameters())
+
+
+def _tied(seed=3):
+    dtorch.manual_seed(seed)
+    m = nn.Sequential(nn.Embedding(11, 16), nn.Linear(16, 30), nn.BatchNorm1d(30), nn.Linear(30, 16), nn.Linear(16, 11, bias=False))
+    m[4].weight = m[0].weight
+    return m
+
+
+@pytest.mark.parametrize("how", ["whole", "part of a mesh", "two dimensions", "layer by layer", "beside tensor parallelism"])
+def test_fully_shard_trains_as_the_plain_model_does(how):
+    from dtorch.distributed.fsdp import fully_shard
+    from dtorch.distributed.tensor.parallel import ColwiseParallel, RowwiseParallel, parallelize_module
+
+    def train(m, lay):
+        opt = dtorch.optim.AdamW(m.parameters(), lr=1e-2)
+        x = lay(dtorch.arange(13) * 7 % 11)
+        losses = []
+        for _ in range(4):
+            loss = nn.functional.cross_entropy(m(x), x)
+            opt.zero_grad()
+            loss.backward()
+            opt.step()
+            losses.append(loss.detach())
+        return dtorch.stack(losses).tolist()
+
+    expected = train(_tied(), lambda t: t)
+    m = _tied()
+    mesh = init_device_mesh("cpu", (4,)) if how == "whole" else init_device_mesh("cpu", (2, 2), mesh_dim_names=("dp", "tp"))
+    part = mesh["dp"] if how in ("part of a mesh", "beside tensor parallelism") else mesh
+    if how == "beside tensor parallelism":
+        parallelize_module(m, mesh["tp"], {"1": ColwiseParallel(), "3": RowwiseParallel()})
+    if how == "layer by layer":
+        fully_shard(m[1], mesh=part)
+        first = m[1].weight
+    assert fully_shard(m, mesh=part) is m
+    assert how != "layer by layer" or m[1].weight is first
+    assert m[4].weight is m[0].weight and isinstance(m[0].weight, nn.Parameter)
+    along = 0 if how in ("whole", "part of a mesh", "beside tensor parallelism") else 1
+    assert all(p.placements[along] == Shard(0) for p in m.parameters())
+    assert how != "beside tensor parallelism" or m[3].weight.placements == (Shard(0), Shard(1))
+    got = train(m, lambda t: distribute_tensor(t, part, [Shard(0)] * part.ndim))
+    np.testing.assert_allclose(got, expected, rtol=1e-5)
+
+
+def test_fully_shard_refuses_what_it_would_not_do():
+    from dtorch.distributed.fsdp import fully_shard
+
+    with pytest.raises(TypeError, match="mesh must be a DeviceMesh"):
+        fully_shard(nn.Linear(2, 2))
+    with pytest.raises(NotImplementedError, match="offload_policy"):
+        fully_shard(nn.Linear(2, 2), mesh=init_device_mesh("cpu", (2,)), offload_policy=object())
