@@ -28,9 +28,18 @@ _NEVER = {
     "_dynamo": "there is nothing to compile", "_inductor": "there is nothing to compile", "export": "there is nothing to export to",
 }  # fmt: skip
 
+# parts of dtorch.nn -> what to write instead
+_NN = {
+    "parallel": "shard the batch with distribute_tensor(x, mesh, [Shard(0)]), the parameters with dtorch.distributed.fsdp.fully_shard",
+    "DataParallel": "shard the batch with distribute_tensor(x, mesh, [Shard(0)])",
+    "quantized": "quantised integer tensors are not part of dtorch", "qat": "quantised integer tensors are not part of dtorch",
+}  # fmt: skip
+
 
 def explain(module: str, name: str) -> AttributeError:
     """The error for ``module.name``."""
+    if module == "dtorch.nn" and name in _NN:
+        return AttributeError(f"module {module!r} has no attribute {name!r}: not planned, {_NN[name]}")
     key = name if module == "dtorch" else module.rpartition(".")[2]
     text = f"module {module!r} has no attribute {name!r}"
     if key in _NEVER:

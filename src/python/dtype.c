@@ -82,7 +82,7 @@ static int device_make(const char *type, size_t len, long index, bool has_index,
         *out = dt_device_make((dt_device_type)k, has_index ? (uint32_t)index : 0);
         return 1;
     }
-    PyErr_Format(PyExc_RuntimeError, "expected one of the device types cpu, sim, cuda at the start of the device string, got '%s'", type);
+    PyErr_Format(PyExc_RuntimeError, "expected one of the device types cpu, cuda at the start of the device string, got '%.100s'", type);
     return -1;
 }
 

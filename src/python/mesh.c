@@ -4,6 +4,8 @@
  * dimensions left out stand for Replicate wherever the sub-mesh is given with placements. mesh[0] makes a smaller root. */
 #include "python/py.h"
 
+#include "plan/backend.h"
+
 typedef struct py_mesh {
     PyObject_HEAD const dt_mesh *root;
     int n;
@@ -167,7 +169,14 @@ static int spec_fill(const py_mesh *m, PyObject *o, int ndim, dt_placement *plac
     return 0;
 }
 
+/* Every place that a user names comes by here: a device that this build cannot drive is an error at the call, not when values are read. */
 static int spec_intern(const dt_mesh *mesh, const dt_placement *place, const dt_spec **out) {
+    dt_device_type kind = dt_device_kind(mesh->dev[0]);
+    if (!dt_backend_of(kind)) {
+        PyErr_Format(PyExc_RuntimeError, "no %s devices are available: this build drives CPU devices ('cpu', 'cpu:1', ...)",
+                     kind == DT_CUDA ? "CUDA" : dt_device_type_name(kind));
+        return -1;
+    }
     dt_status s = dt_spec_intern(mesh, place, out);
     return s ? dt_py_raise_int(s) : 0;
 }

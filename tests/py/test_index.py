@@ -169,7 +169,7 @@ def test_gradients_flow_through_keys():
         (slice(None, None, -1), ValueError, "step must be greater than zero"),
         (slice("a", None), TypeError, "slice indices must be integers"),
         ("x", TypeError, "only integers, slices"),
-        (1.5, TypeError, "only integers, slices"),
+        (1.5, IndexError, "only integers, slices"),
     ],
 )
 def test_errors(key, error, text):

@@ -380,7 +380,25 @@ def test_unknown_names_say_whether_they_are_planned():
         dtorch.jit  # noqa: B018
     with pytest.raises(AttributeError, match="no plan names it"):
         dtorch.frobnicate  # noqa: B018
+    with pytest.raises(AttributeError, match="not planned, shard the batch"):
+        dtorch.nn.DataParallel  # noqa: B018
     assert not hasattr(dtorch, "fft") and dtorch.cuda.is_available() is False
+
+
+def test_a_device_without_a_backend_raises_at_the_call():
+    assert str(dtorch.device("cuda")) == "cuda"
+    calls = [
+        lambda: dtorch.ones(2, device="cuda"),
+        lambda: dtorch.tensor([1.0], device="cuda:1"),
+        lambda: dtorch.ones(2).to("cuda"),
+        lambda: dtorch.nn.Linear(2, 2).cuda(),
+        lambda: dtorch.distribute_tensor(dtorch.ones(2), dtorch.init_device_mesh("cuda", (2,))),
+    ]
+    for call in calls:
+        with pytest.raises(RuntimeError, match="no CUDA devices are available"):
+            call()
+    with pytest.raises(RuntimeError, match="got 'gpu:1'"):
+        dtorch.device("gpu:1")
 
 
 def test_named_tuples():

@@ -30,4 +30,6 @@ def __getattr__(name):
         from importlib import import_module
 
         return import_module("." + name, __name__)
-    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    from dtorch import _planned
+
+    raise _planned.explain(__name__, name)
