@@ -215,8 +215,7 @@ static int by_object(walk *w, PyObject *o, bool only) {
     if (t) return by_tensor(w, t, only);
     if (!PyErr_Occurred())
         PyErr_Format(PyFloat_Check(o) ? PyExc_IndexError : PyExc_TypeError,
-                     "only integers, slices (`:`), ellipsis (`...`), None and long or byte Variables are valid indices (got %s)",
-                     dt_py_type_name(o));
+                     "only integers, slices (`:`), ellipsis (`...`), None and long or byte Variables are valid indices (got %s)", dt_py_type_name(o));
     return -1;
 }
 
