@@ -115,6 +115,8 @@ def distribute_tensor(tensor, device_mesh=None, placements=None):
         device_mesh = _C._default_mesh()
         if device_mesh is None:
             raise ValueError("distribute_tensor(): device_mesh is needed outside of a 'with mesh:' block")
+    if not isinstance(tensor, Tensor):
+        raise TypeError(f"distribute_tensor(): argument 'tensor' must be Tensor, not {type(tensor).__name__}")
     return tensor.redistribute(device_mesh, placements)
 
 
@@ -146,7 +148,10 @@ _LAZY = {
     "autograd": None, "backends": None, "cuda": None, "distributed": None, "futures": None, "io": None, "linalg": None, "nn": None, "optim": None,
     "random": None, "return_types": None, "safetensors": None, "signal": None, "special": None, "utils": None, "version": None,
 }  # fmt: skip
-_FROM = {"load": "io", "save": "io", "host_call": "_host"}
+_FROM = {
+    "load": "io", "save": "io", "host_call": "_host", "set_float32_matmul_precision": "backends", "get_float32_matmul_precision": "backends",
+    "use_deterministic_algorithms": "backends", "are_deterministic_algorithms_enabled": "backends",
+}  # fmt: skip
 
 
 def _legacy(name, kind):

@@ -61,6 +61,7 @@ from dtorch._C import synchronize_async as synchronize_async
 from dtorch._C import tensor as tensor
 from dtorch._C import uint8 as uint8
 from dtorch._functional import allclose as allclose
+from dtorch.backends import are_deterministic_algorithms_enabled as are_deterministic_algorithms_enabled
 from dtorch._functional import as_tensor as as_tensor
 from dtorch._functional import asarray as asarray
 from dtorch import autograd as autograd
@@ -78,6 +79,7 @@ from dtorch._modes import enable_grad as enable_grad
 from dtorch._functional import equal as equal
 from dtorch._types import finfo as finfo
 from dtorch import futures as futures
+from dtorch.backends import get_float32_matmul_precision as get_float32_matmul_precision
 from dtorch._compose_reduce import histogram as histogram
 from dtorch._compose_reduce import histogramdd as histogramdd
 from dtorch._host import host_call as host_call
@@ -110,6 +112,7 @@ from dtorch import return_types as return_types
 from dtorch import safetensors as safetensors
 from dtorch.io import save as save
 from dtorch._functional import scalar_tensor as scalar_tensor
+from dtorch.backends import set_float32_matmul_precision as set_float32_matmul_precision
 from dtorch._modes import set_grad_enabled as set_grad_enabled
 from dtorch._repr import set_printoptions as set_printoptions
 from dtorch import signal as signal
@@ -120,6 +123,7 @@ from dtorch._compose_reduce import trapezoid as trapezoid
 from dtorch._functional import typename as typename
 from dtorch._compose_reduce import unique as unique
 from dtorch._compose_reduce import unique_consecutive as unique_consecutive
+from dtorch.backends import use_deterministic_algorithms as use_deterministic_algorithms
 from dtorch import utils as utils
 from dtorch import version as version
 class DTensor:

@@ -401,6 +401,16 @@ def test_a_device_without_a_backend_raises_at_the_call():
         dtorch.device("gpu:1")
 
 
+def test_switches_that_change_nothing_are_accepted():
+    dtorch.set_float32_matmul_precision("high")
+    dtorch.use_deterministic_algorithms(True)
+    assert dtorch.get_float32_matmul_precision() == "high" and dtorch.are_deterministic_algorithms_enabled()
+    with pytest.raises(RuntimeError, match="must be 'highest'"):
+        dtorch.set_float32_matmul_precision("low")
+    dtorch.set_float32_matmul_precision("highest")
+    dtorch.use_deterministic_algorithms(False)
+
+
 def test_named_tuples():
     r = dtorch.tensor([[1.0, 5.0, 3.0]]).max(1)
     assert r.values.item() == 5 and r.indices.item() == 1 and type(r).__name__ == "max" and type(r).__module__ == "dtorch.return_types"
