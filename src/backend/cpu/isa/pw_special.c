@@ -277,7 +277,7 @@ PW_FLT2(igammac, igamma_f64((double)a, (double)b, true))
 #define POLYNOMIAL(name, first, next)                   \
     static double name##_f64(double x, double degree) { \
         if (!(degree <= 65536)) return NAN;             \
-        int64_t n = degree < 0 ? -1 : (int64_t)degree;  \
+        int64_t n = degree <= -1 ? -1 : (int64_t)degree; \
         if (n <= 0) return n == 0;                      \
         double q = 1, p = first;                        \
         for (int64_t k = 1; k < n; k++) {               \

@@ -208,7 +208,11 @@ VM float vm_phi(float x) {
 VM double vd_reduce(double x, int64_t *quadrant) { /* x = q pi/2 + r */
     double z = x * 0.63661977236758134 + 6755399441055744.0, k = z - 6755399441055744.0;
     *quadrant = vd_bits(z);
+#ifdef __FMA__ /* asked for by name: a compiler need not contract x - k * c by itself, and does not under sanitizers */
+    return __builtin_fma(-k, 6.0771005065061922e-11, __builtin_fma(-k, 1.5707963267341256, x));
+#else
     return (x - k * 1.5707963267341256) - k * 6.0771005065061922e-11;
+#endif
 }
 VM double vd_sin_poly(double r) {
     double u = r * r;
