@@ -274,20 +274,20 @@ PW_FLT2(igammac, igamma_f64((double)a, (double)b, true))
 
 /* ---- orthogonal polynomials of degree n, 0 for n < 0, NaN for n > 65536, by their recurrences (A&S 22.7) ---------------------------------------------------------------- */
 /* p0 = 1, p1 = first; next: p_(k+1) from p = p_k and q = p_(k-1) */
-#define POLYNOMIAL(name, first, next)                   \
-    static double name##_f64(double x, double degree) { \
-        if (!(degree <= 65536)) return NAN;             \
+#define POLYNOMIAL(name, first, next)                    \
+    static double name##_f64(double x, double degree) {  \
+        if (!(degree <= 65536)) return NAN;              \
         int64_t n = degree <= -1 ? -1 : (int64_t)degree; \
-        if (n <= 0) return n == 0;                      \
-        double q = 1, p = first;                        \
-        for (int64_t k = 1; k < n; k++) {               \
-            double r = next;                            \
-            q = p;                                      \
-            p = r;                                      \
-            if (p != p) break;                          \
-        }                                               \
-        return p;                                       \
-    }                                                   \
+        if (n <= 0) return n == 0;                       \
+        double q = 1, p = first;                         \
+        for (int64_t k = 1; k < n; k++) {                \
+            double r = next;                             \
+            q = p;                                       \
+            p = r;                                       \
+            if (p != p) break;                           \
+        }                                                \
+        return p;                                        \
+    }                                                    \
     PW_FLT2(name, name##_f64((double)a, (double)b))
 POLYNOMIAL(chebyshev_t, x, 2 * x * p - q)
 POLYNOMIAL(chebyshev_u, 2 * x, 2 * x * p - q)
