@@ -3,16 +3,11 @@
 #include "python/py.h"
 
 /* Operators used by the slots, found once. */
-#define OPERATORS(X)                                                                                                                                        \
-    X(add)                                                                                                                                                  \
-    X(sub)                                                                                                                                                  \
-    X(mul)                                                                                                                                                  \
-    X(div)                                                                                                                                                  \
-    X(floor_divide)                                                                                                                                         \
-    X(remainder)                                                                                                                                            \
-    X(pow)                                                                                                                                                  \
-    X(matmul) X(neg) X(abs) X(bitwise_and) X(bitwise_or) X(bitwise_xor) X(bitwise_not) X(bitwise_left_shift) X(bitwise_right_shift) X(eq) X(ne) X(lt) X(le) \
-        X(gt) X(ge)
+/* clang-format off */
+#define OPERATORS(X) \
+    X(add) X(sub) X(mul) X(div) X(floor_divide) X(remainder) X(pow) X(matmul) X(neg) X(abs) X(bitwise_and) X(bitwise_or) X(bitwise_xor) \
+    X(bitwise_not) X(bitwise_left_shift) X(bitwise_right_shift) X(eq) X(ne) X(lt) X(le) X(gt) X(ge)
+/* clang-format on */
 enum {
 #define X(name) OP_##name,
     OPERATORS(X)
