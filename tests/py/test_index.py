@@ -3,11 +3,6 @@
 import dtorch
 import numpy as np
 import pytest
-from dtorch import _C
-
-
-def have(*names):
-    return all(hasattr(_C._ops, n) or n in _C._functions or hasattr(dtorch.Tensor, n) for n in names)
 
 
 def random_item(rng, n, common, arrays):
@@ -54,7 +49,6 @@ def test_views_read_as_numpy(seed):
         np.testing.assert_array_equal(got.numpy(), want, err_msg=str(nk))
 
 
-@pytest.mark.skipif(not have("index", "nonzero"), reason="the table has no index yet")
 @pytest.mark.parametrize("seed", range(12))
 def test_arrays_read_as_numpy(seed):
     rng = np.random.default_rng(100 + seed)
@@ -69,7 +63,6 @@ def test_arrays_read_as_numpy(seed):
         np.testing.assert_array_equal(got.numpy(), want, err_msg=str(nk))
 
 
-@pytest.mark.skipif(not have("fill_"), reason="the table has no fill yet")
 @pytest.mark.parametrize("seed", range(8))
 def test_views_write_as_numpy(seed):
     rng = np.random.default_rng(200 + seed)
@@ -89,7 +82,6 @@ def test_views_write_as_numpy(seed):
         np.testing.assert_array_equal(x.numpy(), a, err_msg=str(nk))
 
 
-@pytest.mark.skipif(not have("index_put_", "nonzero"), reason="the table has no index_put yet")
 @pytest.mark.parametrize("seed", range(8))
 def test_arrays_write_as_numpy(seed):
     rng = np.random.default_rng(300 + seed)
