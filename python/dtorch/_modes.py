@@ -6,7 +6,7 @@ import functools
 
 from dtorch import _C
 
-__all__ = ["enable_grad", "inference_mode", "no_grad", "redistribute_policy", "set_grad_enabled"]
+__all__ = ["default_dtype", "enable_grad", "inference_mode", "no_grad", "redistribute_policy", "set_grad_enabled"]
 
 
 class _Context:
@@ -116,6 +116,31 @@ class inference_mode(_Context):
     def __exit__(self, *exc):
         _C._inference_set(self._before[0])
         _C._grad_set(self._before[1])
+
+
+class default_dtype(_Context):
+    """The dtype of float factories and numbers inside: ``with default_dtype(dtorch.bfloat16):``, ``@default_dtype(dtorch.float64)``.
+
+    Args:
+        dtype: a floating-point dtype; else TypeError.
+    """
+
+    def __init__(self, dtype):
+        if not getattr(dtype, "is_floating_point", False):
+            raise TypeError(f"default_dtype(): only floating-point dtypes are legal, got {dtype!r}")
+        self.dtype = dtype
+        self._before = []
+
+    def _again(self):
+        return default_dtype(self.dtype)
+
+    def __enter__(self):
+        self._before.append(_C.get_default_dtype())
+        _C.set_default_dtype(self.dtype)
+        return self
+
+    def __exit__(self, *exc):
+        _C.set_default_dtype(self._before.pop())
 
 
 class redistribute_policy:

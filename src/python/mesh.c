@@ -1,7 +1,7 @@
 /* DeviceMesh, Shard, Replicate, Partial: the Python faces of tensor/mesh.h.
  *
  * A DeviceMesh object is a root mesh and a choice of its dimensions. mesh["tp"] keeps the root: tensors always lie on the root, and the
- * dimensions left out stand for Replicate wherever the sub-mesh is given with placements. mesh[0] makes a smaller root. */
+ * dimensions left out stand for Replicate wherever the sub-mesh is given with placements. mesh[0] and mesh["pp"][1] make a smaller root. */
 #include "python/py.h"
 
 #include "plan/backend.h"
@@ -197,6 +197,18 @@ int dt_py_spec_of_device(dt_device d, const dt_spec **out) {
 }
 int dt_py_spec_of_meta(const dt_meta *m, const dt_spec **out) { return spec_intern(m->mesh, m->place, out); }
 
+/* What a dict of placements does not name: on the same mesh all stays; on another one, dimensions of the same name are cut as they were, and what
+ * was Partial is reduced on the way. */
+static void keep_by_name(const dt_meta *m, const dt_mesh *to, dt_placement *place) {
+    if (to == m->mesh) {
+        memcpy(place, m->place, sizeof m->place);
+        return;
+    }
+    for (int k = 0; k < to->ndim; k++)
+        for (int q = 0; q < m->mesh->ndim; q++)
+            if (to->name[k][0] && !strcmp(to->name[k], m->mesh->name[q]) && m->place[q].kind == DT_SHARD) place[k] = m->place[q];
+}
+
 int dt_py_spec_change(const dt_meta *m, PyObject *mesh, PyObject *placements, const dt_spec **out) {
     py_mesh whole = {.root = m->mesh, .n = m->mesh->ndim, .dim = {0, 1, 2, 3, 4, 5}};
     const py_mesh *on = mesh && mesh != Py_None ? (py_mesh *)mesh : &whole;
@@ -205,7 +217,7 @@ int dt_py_spec_change(const dt_meta *m, PyObject *mesh, PyObject *placements, co
         return -1;
     }
     dt_placement place[DT_MAX_MESH_DIM] = {{0}};
-    if (placements && PyDict_Check(placements) && on->root == m->mesh) memcpy(place, m->place, sizeof place); /* the others stay */
+    if (placements && PyDict_Check(placements)) keep_by_name(m, on->root, place);
     return spec_fill(on, placements, m->ndim, place) < 0 ? -1 : spec_intern(on->root, place, out);
 }
 
@@ -393,39 +405,58 @@ static PyObject *by_names(const py_mesh *m, PyObject *key) {
     return (PyObject *)o;
 }
 
-/* mesh[0], mesh[1:3], mesh[:, 0]: a smaller mesh of the same devices. */
+/* One index of a mesh dimension of `size` devices: 1 for a slice, 0 for a number (the dimension goes), -1 with an exception. */
+static int position(PyObject *item, Py_ssize_t size, Py_ssize_t *lo, Py_ssize_t *step, Py_ssize_t *len) {
+    if (PySlice_Check(item)) {
+        Py_ssize_t stop;
+        if (PySlice_Unpack(item, lo, &stop, step) < 0) return -1;
+        *len = PySlice_AdjustIndices(size, lo, &stop, *step);
+        if (*len == 0) PyErr_Format(PyExc_IndexError, "mesh index %R is an empty slice of size %zd", item, size);
+        return *len ? 1 : -1;
+    }
+    if (!PyIndex_Check(item)) {
+        PyErr_Format(PyExc_TypeError, "a mesh is indexed by names of dimensions, or by integers and slices, not by %s", dt_py_type_name(item));
+        return -1;
+    }
+    *lo = PyNumber_AsSsize_t(item, PyExc_IndexError);
+    if (*lo == -1 && PyErr_Occurred()) return -1;
+    if (*lo < 0) *lo += size;
+    *step = *len = 1;
+    if (*lo >= 0 && *lo < size) return 0;
+    PyErr_Format(PyExc_IndexError, "mesh index %R is out of range for size %zd", item, size);
+    return -1;
+}
+
+/* mesh[0], mesh[1:3], mesh[:, 0], mesh["pp"][1]: a smaller root mesh. The i-th index goes along the i-th dimension of the part; dimensions of the
+ * root that are not indexed stay whole. Where no dimension would be left, the one indexed last stays with size 1, so that plans by name work. */
 static PyObject *by_position(const py_mesh *m, PyObject *key) {
     PyObject *one[1] = {key}, *const *item = PyTuple_Check(key) ? PySequence_Fast_ITEMS(key) : one;
     Py_ssize_t n = PyTuple_Check(key) ? PyTuple_GET_SIZE(key) : 1, lo[DT_MAX_MESH_DIM], step[DT_MAX_MESH_DIM], len[DT_MAX_MESH_DIM];
-    if (m->n != m->root->ndim) return PyErr_Format(PyExc_IndexError, "a sub-mesh taken by name cannot be indexed by position: index its root");
-    if (n > m->n) return PyErr_Format(PyExc_IndexError, "too many indices for a mesh of %d dimensions", m->n);
-    int64_t dims[DT_MAX_MESH_DIM];
+    const dt_mesh *root = m->root;
+    if (n > m->n) return PyErr_Format(PyExc_IndexError, "%zd indices for a mesh of %d dimensions", n, m->n);
+    bool gone[DT_MAX_MESH_DIM] = {false};
+    for (int d = 0; d < root->ndim; d++) lo[d] = 0, step[d] = 1, len[d] = (Py_ssize_t)root->dim[d];
+    int left = root->ndim;
+    for (int i = 0; i < n; i++) {
+        int d = m->dim[i], kept = position(item[i], (Py_ssize_t)root->dim[d], &lo[d], &step[d], &len[d]);
+        if (kept < 0) return NULL;
+        gone[d] = !kept;
+        left -= !kept;
+    }
+    if (left == 0 && n > 0) gone[m->dim[n - 1]] = false;
+    int64_t dims[DT_MAX_MESH_DIM], c[DT_MAX_MESH_DIM] = {0}, at[DT_MAX_MESH_DIM];
     const char *names[DT_MAX_MESH_DIM];
     int ndim = 0;
-    for (int i = 0; i < m->n; i++) {
-        Py_ssize_t size = (Py_ssize_t)m->root->dim[i], stop = size;
-        lo[i] = 0, step[i] = 1, len[i] = size;
-        if (i < n && PySlice_Check(item[i])) {
-            if (PySlice_Unpack(item[i], &lo[i], &stop, &step[i]) < 0) return NULL;
-            len[i] = PySlice_AdjustIndices(size, &lo[i], &stop, step[i]);
-            if (len[i] == 0) return PyErr_Format(PyExc_IndexError, "an empty slice of a mesh");
-        } else if (i < n) {
-            lo[i] = PyNumber_AsSsize_t(item[i], PyExc_IndexError);
-            if (lo[i] == -1 && PyErr_Occurred()) return NULL;
-            if (lo[i] < 0) lo[i] += size;
-            if (lo[i] < 0 || lo[i] >= size) return PyErr_Format(PyExc_IndexError, "mesh index %R is out of range for size %zd", item[i], size);
-            len[i] = 1;
-            continue;
-        }
-        dims[ndim] = len[i];
-        names[ndim++] = m->root->name[i];
+    for (int d = 0; d < root->ndim; d++) {
+        if (gone[d]) continue;
+        dims[ndim] = len[d];
+        names[ndim++] = root->name[d];
     }
     static dt_device dev[DT_MAX_DEVICES]; /* under the GIL */
-    int64_t c[DT_MAX_MESH_DIM] = {0}, at[DT_MAX_MESH_DIM];
     for (int k = 0;; k++) {
-        for (int i = 0; i < m->n; i++) at[i] = lo[i] + c[i] * step[i];
-        dev[k] = m->root->dev[dt_mesh_index(m->root, at)];
-        int d = m->n - 1;
+        for (int d = 0; d < root->ndim; d++) at[d] = lo[d] + c[d] * step[d];
+        dev[k] = root->dev[dt_mesh_index(root, at)];
+        int d = root->ndim - 1;
         while (d >= 0 && ++c[d] == len[d]) c[d--] = 0;
         if (d < 0) break;
     }
@@ -470,7 +501,9 @@ static PyMethodDef mesh_methods[] = {
 static PyMappingMethods mesh_mapping = {.mp_subscript = mesh_subscript};
 static PyTypeObject mesh_type = {
     PyVarObject_HEAD_INIT(NULL, 0).tp_name = "dtorch.distributed.device_mesh.DeviceMesh",
-    .tp_doc = "DeviceMesh(device_type, mesh, mesh_dim_names=None): devices in an N-D array. mesh['tp'] is a sub-mesh, mesh[0] a smaller mesh.",
+    .tp_doc = "DeviceMesh(device_type, mesh, mesh_dim_names=None): devices in an N-D array. mesh['tp'] and mesh['dp', 'tp'] are parts: tensors given to "
+              "them lie on the whole (.root), replicated along the dimensions left out. mesh[0], mesh[:, 1:] and mesh['pp'][1] are smaller meshes: the "
+              "devices at that position, with the dimensions that remain (one of size 1 if none does).",
     .tp_basicsize = sizeof(py_mesh),
     .tp_flags = Py_TPFLAGS_DEFAULT,
     .tp_new = mesh_new,

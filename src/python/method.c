@@ -431,7 +431,9 @@ PyMethodDef dt_py_tensor_methods[] = {
     {"register_hook", dt_py_hook_add, METH_O, "register_hook(fn): fn(grad) runs when the gradient of self is known, and may return another one."},
     {"register_post_accumulate_grad_hook", dt_py_post_hook_add, METH_O, "fn(self) runs after a gradient was added to self.grad."},
     {"redistribute", KEYS(redistribute),
-     "redistribute(device_mesh=None, placements=None): the same values elsewhere; a dict of placements changes the dimensions it names."},
+     "redistribute(device_mesh=None, placements=None): the same values elsewhere. placements: one per mesh dimension, or a dict by dimension name, "
+     "which may come first: t.redistribute({'tp': Replicate()}). Dimensions that a dict does not name keep what they have; on another mesh those of "
+     "the same name do, and what was Partial is reduced."},
     {"full_tensor", full_tensor, METH_NOARGS, "The whole, as a plain tensor on the mesh's first device."},
     {"to_local", KEYS(to_local), "to_local(index=None): what the mesh's index-th device holds; without index a list, one per device."},
     {"from_local", (PyCFunction)(void (*)(void))from_local, METH_VARARGS | METH_KEYWORDS | METH_STATIC,

@@ -53,6 +53,50 @@ def test_sub_meshes(mesh):
     assert [x.index for x in mesh[:, 0].devices] == [0, 2] and [x.index for x in mesh[-1, 1].devices] == [3]
 
 
+def numbers(m):
+    return [d.index for d in m.devices]
+
+
+def test_positions_of_a_part_are_smaller_meshes():
+    m = init_device_mesh("cpu", (2, 3, 2), mesh_dim_names=("dp", "pp", "tp"))
+    for i in range(3):
+        stage = m["pp"][i]
+        assert stage == stage.root and stage.mesh_dim_names == ("dp", "tp") and stage.shape == (2, 2)
+        assert numbers(stage) == [2 * i, 2 * i + 1, 6 + 2 * i, 7 + 2 * i] and stage == m[:, i]
+    assert m["pp"][-1] == m["pp"][2] and m["pp"][1] is not m["pp"][1] and m["pp"][1]["tp"].root == m["pp"][1]
+    two = m["pp"][:2]
+    assert two.shape == (2, 2, 2) and two.mesh_dim_names == ("dp", "pp", "tp") and numbers(two) == [0, 1, 2, 3, 6, 7, 8, 9]
+    assert numbers(m["tp", "dp"][1, 0]) == [1, 3, 5] and m["tp", "dp"][1, 0].mesh_dim_names == ("pp",)
+    assert numbers(m["tp", "dp"][0]) == [0, 2, 4, 6, 8, 10] and numbers(m["pp"][::-1]["pp"][0]) == numbers(m["pp"][2])
+    line = init_device_mesh("cpu", (3,), mesh_dim_names=("pp",))
+    for i in range(3):  # nothing would be left: the dimension stays, with size 1
+        assert line["pp"][i].shape == (1,) and line["pp"][i].mesh_dim_names == ("pp",) and numbers(line[i]) == [i]
+    assert m[1, 2, 1].mesh_dim_names == ("tp",) and numbers(m[1, 2, 1]) == [11]
+    x = distribute_tensor(dtorch.arange(8.0).view(4, 2), m["pp"][1], {"dp": Shard(0)})
+    assert x.device_mesh == m["pp"][1] and x.placements == (Shard(0), Replicate()) and x.to_local(2).device == dtorch.device("cpu:8")
+
+
+def test_a_dict_of_placements_changes_what_it_names():
+    m = init_device_mesh("cpu", (2, 2, 2), mesh_dim_names=("dp", "pp", "tp"))
+    x = dtorch.arange(24.0).view(6, 4)
+    d = distribute_tensor(x, m["pp"][0], {"dp": Shard(0), "tp": Shard(1)})
+    for same in (
+        d.redistribute({"tp": Replicate()}),
+        d.redistribute(placements={"tp": Replicate()}),
+        d.redistribute(d.device_mesh["tp"], {"tp": Replicate()}),
+    ):
+        assert same.placements == (Shard(0), Replicate()) and same.device_mesh == d.device_mesh and dtorch.equal(same.full_tensor(), x)
+    e = d.redistribute(m["pp"][1], {})  # dimensions of the same name keep their cut
+    assert e.device_mesh == m["pp"][1] and e.placements == d.placements and (e.numpy() == x.numpy()).all()
+    f = d.redistribute(m, {"pp": Shard(0)})
+    assert f.placements == (Shard(0), Shard(0), Shard(1)) and dtorch.equal(f.full_tensor(), x)
+    part = dtorch.Tensor.from_local([x] * 4, m["pp"][0], [Partial(), Shard(1)])
+    g = part.redistribute(m["pp"][1], {})
+    assert g.placements == (Replicate(), Shard(1)) and (g.numpy() == 2 * np.concatenate([x.numpy()] * 2, 1)).all()
+    with pytest.raises(KeyError, match="called 'pp'"):
+        d.redistribute({"pp": Replicate()})
+
+
 @pytest.mark.parametrize(
     "make, error, text",
     [
@@ -65,7 +109,10 @@ def test_sub_meshes(mesh):
         (lambda m: m["pp"], KeyError, "no dimension of the mesh is called 'pp'"),
         (lambda m: m["dp", "dp"], KeyError, "given twice"),
         (lambda m: m[5], IndexError, "out of range"),
-        (lambda m: m["tp"][0], IndexError, "index its root"),
+        (lambda m: m["tp"][2], IndexError, "index 2 is out of range for size 2"),
+        (lambda m: m["tp"][0, 0], IndexError, "2 indices for a mesh of 1"),
+        (lambda m: m[1:1], IndexError, "empty slice"),
+        (lambda m: m[0.5], TypeError, "by integers and slices, not by float"),
         (lambda m: m.size(2), IndexError, "dimension 2"),
     ],
 )
@@ -151,6 +198,22 @@ def test_default_mesh(mesh):
     assert dtorch.zeros(2).device_mesh.ndim == 0
     x = dtorch.zeros(4, 4, device_mesh=mesh, placements=[Shard(0), Shard(1)])
     assert x.placements == (Shard(0), Shard(1)) and x.to_local(0).shape == (2, 2)
+
+
+def test_default_dtype():
+    with dtorch.default_dtype(dtorch.bfloat16):
+        assert dtorch.zeros(2).dtype == dtorch.randn(2).dtype == dtorch.tensor(1.5).dtype == nn.Linear(2, 2).weight.dtype == dtorch.bfloat16
+        with dtorch.default_dtype(dtorch.float64) as outer:
+            assert dtorch.ones(1).dtype == outer.dtype == dtorch.float64
+        with pytest.raises(RuntimeError), dtorch.default_dtype(dtorch.float16):
+            raise RuntimeError
+        assert dtorch.arange(3).dtype == dtorch.int64 and dtorch.get_default_dtype() == dtorch.bfloat16
+    assert (
+        dtorch.default_dtype(dtorch.float64)(lambda: dtorch.zeros(1))().dtype == dtorch.float64 and dtorch.zeros(2).dtype == dtorch.float32
+    )
+    for bad in (dtorch.int64, dtorch.bool, "float32"):
+        with pytest.raises(TypeError, match="floating-point"):
+            dtorch.default_dtype(bad)
 
 
 def test_same_random_numbers_on_every_mesh(mesh):
