@@ -9,9 +9,14 @@ static dt_status same(dt_node *n) {
     return dt_infer_same(n);
 }
 
-/* The gradient goes back to where the input was; a Partial input takes a replicated gradient (its derivative is one per device). */
+/* The gradient goes back to where the input was; a Partial input takes a replicated gradient (its derivative is one per device). Where
+ * nothing moved, the gradient stays as it is: a Partial one may meet others first and be reduced once, with them. */
 static void redistribute_grad(dt_grad *g) {
     const dt_meta *m = dt_grad_in_meta(g, 0);
+    if (m == dt_grad_out_meta(g, 0)) {
+        dt_grad_set(g, 0, dt_grad_gy(g, 0));
+        return;
+    }
     dt_placement p[DT_MAX_MESH_DIM];
     for (int i = 0; i < m->mesh->ndim; i++) p[i] = m->place[i].kind == DT_PARTIAL ? DT_R : m->place[i];
     const dt_spec *spec;
