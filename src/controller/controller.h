@@ -23,13 +23,18 @@ typedef struct dt_engine_stats {
 void dt_engine_stats_get(dt_engine_stats *out); /* approximate unless synchronised */
 
 /* Communication: every collective that was lowered, as counted when it was dispatched. */
+/* Counts since the process began; call after synchronising. Both return how many there are, which may be more than cap. */
 typedef struct dt_comm_entry {
-    char kind[24]; /* all_gather, reduce_scatter, all_reduce, all_to_all, shard, reshard, transfer */
-    char mesh_dim[16];
+    char kind[24];      /* all_reduce, all_gather, reduce_scatter, all_to_all, reduce, gather, reshard; between meshes broadcast, scatter, gather, send */
+    char mesh_dim[100]; /* "tp", "dp,tp"; "" between meshes of several devices */
     uint32_t site;
-    uint64_t count, bytes; /* bytes sent over all devices */
+    uint64_t count, bytes; /* bytes sent, summed over devices */
 } dt_comm_entry;
-size_t dt_comm_report(dt_comm_entry *out, size_t cap); /* returns the number of entries; call after synchronising */
-void dt_comm_report_reset(void);
+typedef struct dt_comm_sent {
+    dt_device device;
+    uint64_t bytes;
+} dt_comm_sent;
+size_t dt_comm_report(dt_comm_entry *out, size_t cap);
+size_t dt_comm_devices(dt_comm_sent *out, size_t cap);
 
 #endif

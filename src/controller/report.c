@@ -1,42 +1,77 @@
-/* What was communicated: one entry per (collective, mesh dimension, user line). A lock, because a user's thread reads it. */
+/* What was communicated: one entry per (collective, mesh dimension, user line), and the bytes that each device sent.
+ *
+ * Counted when a plan is dispatched, from what the plan knows: bytes are those that one device reads of another's memory, so the sum over devices of
+ * bytes sent. Counts only grow; readers take differences. Entries are bounded: lines beyond MAX_ENTRIES share one entry without a line.
+ * Threads: the controller counts, a user's thread reads; a lock. */
 #include <pthread.h>
 #include <stdio.h>
 #include <string.h>
 
 #include "controller/engine.h"
 
-enum { MAX_ENTRIES = 4096 };
+enum { MAX_ENTRIES = 1 << 16 };
+typedef struct entry {
+    dt_hlink link;
+    dt_comm_entry e;
+} entry;
+
 static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
-static dt_comm_entry entries[MAX_ENTRIES];
-static size_t count;
+static dt_htab entries;
+static dt_comm_sent sent[DT_MAX_DEVICES];
+static size_t n_sent;
+
+static entry *entry_of(const char *kind, const char *mesh_dim, uint32_t site) {
+    uint64_t h = dt_hash_bytes(mesh_dim, strlen(mesh_dim), dt_hash_bytes(kind, strlen(kind), site));
+    if (!entries.slot && dt_htab_init(&entries, 64)) return NULL;
+    for (dt_hlink *l = dt_htab_first(&entries, h); l; l = l->next) {
+        entry *e = (entry *)l;
+        if (l->hash == h && e->e.site == site && !strcmp(e->e.kind, kind) && !strcmp(e->e.mesh_dim, mesh_dim)) return e;
+    }
+    if (entries.count >= MAX_ENTRIES && site) return entry_of(kind, mesh_dim, 0);
+    entry *e = dt_calloc(1, sizeof *e);
+    if (!e) return NULL;
+    e->e.site = site;
+    snprintf(e->e.kind, sizeof e->e.kind, "%s", kind);
+    snprintf(e->e.mesh_dim, sizeof e->e.mesh_dim, "%s", mesh_dim);
+    if (!dt_htab_add(&entries, &e->link, h)) return e;
+    dt_free(e);
+    return NULL;
+}
+
+static void count_sender(dt_device d, uint64_t bytes) {
+    size_t i = 0;
+    while (i < n_sent && sent[i].device != d) i++;
+    if (i == DT_MAX_DEVICES) return;
+    if (i == n_sent) sent[n_sent++] = (dt_comm_sent){d, 0};
+    sent[i].bytes += bytes;
+}
 
 void dt_comm_count(const dt_coll *c, uint32_t site) {
     pthread_mutex_lock(&lock);
-    size_t i = 0;
-    while (i < count && (entries[i].site != site || strcmp(entries[i].kind, c->kind) || strcmp(entries[i].mesh_dim, c->mesh_dim))) i++;
-    if (i == count && count < MAX_ENTRIES) {
-        entries[count] = (dt_comm_entry){.site = site};
-        snprintf(entries[count].kind, sizeof entries[count].kind, "%s", c->kind);
-        snprintf(entries[count].mesh_dim, sizeof entries[count].mesh_dim, "%s", c->mesh_dim);
-        count++;
+    entry *e = entry_of(c->kind, c->mesh_dim, site); /* without memory for a report the work goes on */
+    if (e) {
+        e->e.count++;
+        e->e.bytes += (uint64_t)c->bytes_moved;
     }
-    if (i < count) {
-        entries[i].count++;
-        entries[i].bytes += (uint64_t)c->bytes_moved;
-    }
+    for (int i = 0; i < c->n; i++)
+        if (c->party[i].bytes_sent) count_sender(c->party[i].device, (uint64_t)c->party[i].bytes_sent);
     pthread_mutex_unlock(&lock);
 }
 
 size_t dt_comm_report(dt_comm_entry *out, size_t cap) {
     pthread_mutex_lock(&lock);
-    size_t n = count;
-    memcpy(out, entries, sizeof *out * (n < cap ? n : cap));
+    size_t n = 0;
+    for (size_t i = 0; entries.slot && i <= entries.mask; i++)
+        for (dt_hlink *l = entries.slot[i]; l; l = l->next, n++)
+            if (n < cap) out[n] = ((entry *)l)->e;
     pthread_mutex_unlock(&lock);
     return n;
 }
 
-void dt_comm_report_reset(void) {
+size_t dt_comm_devices(dt_comm_sent *out, size_t cap) {
     pthread_mutex_lock(&lock);
-    count = 0;
+    size_t n = n_sent;
+    memcpy(out, sent, sizeof *out * (n < cap ? n : cap));
     pthread_mutex_unlock(&lock);
+    return n;
 }

@@ -88,6 +88,12 @@ static dt_pull *next_pull(emit *e, int party, int phase, int cap) {
     return p->pull[phase] ? &p->pull[phase][p->n_pulls[phase]++] : NULL;
 }
 
+static void count_bytes(emit *e, int sender, const dt_box *box, dt_dtype t) {
+    int64_t bytes = dt_box_numel(box, e->to->meta->ndim) * (int64_t)dt_dtype_size(t);
+    e->c->bytes_moved += bytes;
+    e->c->party[sender].bytes_sent += bytes;
+}
+
 /* Device i reduces (or copies) `box` of piece p into its own output. */
 static dt_status pull_inputs(emit *e, int i, const dt_piece *p, const dt_box *box, int cap) {
     dt_box mine;
@@ -105,7 +111,7 @@ static dt_status pull_inputs(emit *e, int i, const dt_piece *p, const dt_box *bo
         dt_layout_box(e->from->meta, p->src[k], &have);
         q->src[k].party = party_of(e->c, from);
         q->src[k].view = sub_view(&e->from->loc[p->src[k]], &have, box, &q->src[k].offset);
-        if (from != dev) e->c->bytes_moved += dt_box_numel(box, e->to->meta->ndim) * (int64_t)dt_dtype_size(q->dst.dtype);
+        if (from != dev) count_bytes(e, q->src[k].party, box, q->dst.dtype);
     }
     return DT_OK;
 }
@@ -122,7 +128,7 @@ static dt_status pull_output(emit *e, int i, int j, const dt_box *box, int cap) 
     q->n_src = 1;
     q->src[0] = (dt_pull_src){.party = party_of(e->c, m->dev[j]), .from_out = true};
     q->src[0].view = sub_view(&e->to->loc[j], &theirs, box, &q->src[0].offset);
-    e->c->bytes_moved += dt_box_numel(box, e->to->meta->ndim) * (int64_t)dt_dtype_size(q->dst.dtype);
+    count_bytes(e, q->src[0].party, box, q->dst.dtype);
     return DT_OK;
 }
 
@@ -205,7 +211,10 @@ static dt_status add_steps(emit *e) {
 static dt_status collective(dt_build *b, dt_pval *v, const dt_reshard *r, dt_pval *out) {
     emit e = {b, v, out, r, DT_ARENA_NEW(b->arena, dt_coll)};
     if (!e.c) return no_memory();
-    *e.c = (dt_coll){.reduce = r->reduce, .two_phase = r->all_reduce, .kind = r->kind, .mesh_dim = r->mesh_dim};
+    char *along = DT_ARENA_ARRAY(b->arena, char, strlen(r->mesh_dim) + 1); /* r's is in memory that the plan outlives */
+    if (!along) return no_memory();
+    memcpy(along, r->mesh_dim, strlen(r->mesh_dim));
+    *e.c = (dt_coll){.reduce = r->reduce, .two_phase = r->all_reduce, .kind = r->kind, .mesh_dim = along};
     e.c->party = DT_ARENA_ARRAY(b->arena, dt_party, v->meta->mesh->n + out->meta->mesh->n);
     if (!e.c->party) return no_memory();
     for (int i = 0; i < v->meta->mesh->n; i++) add_party(e.c, v->meta->mesh->dev[i]);

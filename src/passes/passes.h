@@ -33,10 +33,10 @@ typedef struct dt_reshard_dev {
 typedef struct dt_reshard {
     dt_reshard_dev *dev; /* (to->mesh->n,) */
     dt_reduce reduce;
-    bool local;      /* every device needs only itself */
-    bool all_reduce; /* the same reduced box is wanted by `copies` devices: worth two phases */
-    const char *kind;
-    const char *mesh_dim;
+    bool local;           /* every device needs only itself */
+    bool all_reduce;      /* the same reduced box is wanted by `copies` devices: worth two phases */
+    const char *kind;     /* all_gather, reduce_scatter, …: for reports */
+    const char *mesh_dim; /* names of the dimensions it goes along, joined by commas; numbers where they have no names. In the arena */
 } dt_reshard;
 dt_status dt_reshard_build(const dt_meta *from, const dt_meta *to, dt_arena *arena, dt_reshard *out) DT_WUR;
 

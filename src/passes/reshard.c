@@ -136,27 +136,75 @@ static dt_status device_pieces(const job *j, int pos, dt_reshard_dev *d) {
     return DT_OK;
 }
 
-/* A name for reports, from what happens along the mesh dimensions that change. */
-static void name(const job *j, dt_reshard *r) {
-    r->kind = "local";
-    r->mesh_dim = "";
-    if (!j->same_mesh) {
-        r->kind = "transfer";
-        return;
+/* ---- names for reports ------------------------------------------------------------------------------------------------------------------ */
+enum { MAX_DIMS = 100 }; /* every name of a mesh and commas */
+typedef struct dims {
+    char text[MAX_DIMS];
+    dt_str s;
+} dims;
+
+static void dims_add(dims *d, const dt_mesh *m, int k) {
+    if (m->dim[k] == 1) return;
+    if (d->s.len) dt_str_add(&d->s, ",");
+    if (m->name[k][0])
+        dt_str_add(&d->s, "%s", m->name[k]);
+    else
+        dt_str_add(&d->s, "%d", k);
+}
+
+/* What happens along one mesh dimension; NULL: nothing moves along it. */
+static const char *change_name(dt_placement a, dt_placement b) {
+    if (dt_placement_equal(a, b) || a.kind == DT_REPLICATE) return NULL; /* slicing and zeros are local */
+    bool first = b.kind == DT_PARTIAL && b.reduce == DT_SUM;             /* the first one gets it, the others hold zeros */
+    if (a.kind == DT_PARTIAL) return b.kind == DT_SHARD ? "reduce_scatter" : first ? "reduce" : "all_reduce";
+    return b.kind == DT_SHARD ? "all_to_all" : first ? "gather" : "all_gather";
+}
+
+/* On one mesh: the collective's name if all that changes has the same one, else "reshard". A shard that moves from one mesh dimension to another
+ * is an exchange between both. */
+static const char *name_here(const dt_meta *from, const dt_meta *to, dims *d) {
+    const char *kind = NULL;
+    bool gathered = false, cut = false;
+    for (int k = 0; k < from->mesh->ndim; k++) {
+        dt_placement a = from->place[k], b = to->place[k];
+        if (from->mesh->dim[k] == 1) continue;
+        gathered |= a.kind == DT_SHARD && b.kind == DT_REPLICATE;
+        cut |= a.kind == DT_REPLICATE && b.kind == DT_SHARD;
     }
-    int changed = 0;
-    for (int k = 0; k < j->from->mesh->ndim; k++) {
-        dt_placement a = j->from->place[k], b = j->to->place[k];
-        if (dt_placement_equal(a, b) || j->from->mesh->dim[k] == 1) continue;
-        if (a.kind == DT_REPLICATE) continue; /* slicing and zeros are local */
-        changed++;
-        r->mesh_dim = j->from->mesh->name[k];
-        if (a.kind == DT_PARTIAL)
-            r->kind = b.kind == DT_SHARD ? "reduce_scatter" : "all_reduce";
-        else
-            r->kind = b.kind == DT_SHARD ? "all_to_all" : "all_gather";
+    for (int k = 0; k < from->mesh->ndim; k++) {
+        const char *n = change_name(from->place[k], to->place[k]);
+        if (!n && !(gathered && to->place[k].kind == DT_SHARD && from->place[k].kind == DT_REPLICATE)) continue;
+        if (from->mesh->dim[k] == 1) continue;
+        if (!n || (gathered && cut && !strcmp(n, "all_gather"))) n = "all_to_all";
+        kind = !kind || !strcmp(kind, n) ? n : "reshard";
+        dims_add(d, from->mesh, k);
     }
-    if (changed > 1) r->kind = "reshard";
+    return kind ? kind : "local";
+}
+
+/* Between meshes: by what the larger side has. */
+static const char *name_between(const dt_meta *from, const dt_meta *to, dims *d) {
+    if (from->mesh->n > 1 && to->mesh->n > 1) return "send";
+    const dt_meta *many = from->mesh->n > 1 ? from : to;
+    dt_placement_kind most = DT_REPLICATE;
+    for (int k = 0; k < many->mesh->ndim; k++)
+        if (many->mesh->dim[k] > 1 && many->place[k].kind > most) most = many->place[k].kind;
+    for (int k = 0; k < many->mesh->ndim; k++)
+        if (many->place[k].kind == most) dims_add(d, many->mesh, k);
+    if (many == to) return to->mesh->n == 1 ? "send" : most == DT_SHARD ? "scatter" : "broadcast";
+    return most == DT_SHARD ? "gather" : most == DT_PARTIAL ? "reduce" : "send";
+}
+
+static dt_status name(const job *j, dt_reshard *r) {
+    dims d;
+    d.s = (dt_str){d.text, sizeof d.text, 0};
+    d.text[0] = 0;
+    r->kind = r->local ? "local" : j->same_mesh ? name_here(j->from, j->to, &d) : name_between(j->from, j->to, &d);
+    char *copy = DT_ARENA_ARRAY(j->arena, char, d.s.len + 1);
+    if (!copy) return dt_fail(DT_E_NOMEM, "redistribute: out of host memory");
+    memcpy(copy, d.text, d.s.len);
+    r->mesh_dim = copy;
+    return DT_OK;
 }
 
 /* Every device needs one box of its own part, or zeros, or nothing. */
@@ -184,8 +232,7 @@ dt_status dt_reshard_build(const dt_meta *from, const dt_meta *to, dt_arena *are
         }
     r.local = is_local(&r, from->mesh, to->mesh);
     r.all_reduce = wanted > 0 && !r.local;
-    name(&j, &r);
-    if (r.local) r.kind = "local";
+    DT_TRY(name(&j, &r));
     *out = r;
     return DT_OK;
 }

@@ -54,6 +54,7 @@ typedef struct dt_pull {
 typedef struct dt_party {
     dt_device device;
     dt_operand in, out; /* slot -1: takes no part on that side */
+    int64_t bytes_sent; /* what the others read from it */
     int n_pulls[2];
     dt_pull *pull[2];
 } dt_party;

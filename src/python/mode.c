@@ -207,9 +207,20 @@ static PyObject *comm_entries(PyObject *m, PyObject *none) {
     PyMem_Free(e);
     return list;
 }
-static PyObject *comm_reset(PyObject *m, PyObject *none) {
-    dt_comm_report_reset();
-    Py_RETURN_NONE;
+static PyObject *comm_devices(PyObject *m, PyObject *none) {
+    size_t n = dt_comm_devices(NULL, 0);
+    dt_comm_sent *e = PyMem_Calloc(n + 1, sizeof *e);
+    if (!e) return PyErr_NoMemory();
+    size_t got = dt_comm_devices(e, n);
+    PyObject *d = PyDict_New();
+    for (size_t i = 0; d && i < (got < n ? got : n); i++) {
+        PyObject *k = dt_py_device(e[i].device, true), *v = PyLong_FromUnsignedLongLong(e[i].bytes);
+        if (!k || !v || PyDict_SetItem(d, k, v) < 0) Py_CLEAR(d);
+        Py_XDECREF(k);
+        Py_XDECREF(v);
+    }
+    PyMem_Free(e);
+    return d;
 }
 static PyObject *engine_stats(PyObject *m, PyObject *none) {
     dt_engine_stats s;
@@ -240,7 +251,7 @@ static PyMethodDef functions[] = {
      "memory_stats(device=None): bytes allocated and reserved, their peaks, the limit. Waits for work submitted so far."},
     {"set_memory_limit", set_memory_limit, METH_VARARGS, "set_memory_limit(device, bytes): what the device may hold; None: no limit."},
     {"_comm_entries", comm_entries, METH_NOARGS, NULL},
-    {"_comm_reset", comm_reset, METH_NOARGS, NULL},
+    {"_comm_devices", comm_devices, METH_NOARGS, NULL},
     {"_host_call", dt_py_host_call, METH_VARARGS, "_host_call(fn, inputs, types): see dtorch.host_call."},
     {"_engine_stats", engine_stats, METH_NOARGS, "Counters of the engine: nodes, plans built and found, programs run, interned calls."},
     {0},
