@@ -1,0 +1,144 @@
+"""Every mix of parallelism on eight virtual devices against one device: the losses of five AdamW steps, and the weights after them.
+
+    python tests/dist/any_mix.py [--model llama|moe] [--sizes even|uneven] [--only DPxPPxTPxCPxEP …] [--write docs/parallelism.md]
+
+A mix is a way to write 8 as dp * pp * tp * cp * ep, all powers of two: there are 35. Each is run with ZeRO 0, 1, 2 and 3. The sizes of the models are
+multiples of everything, or, with --sizes uneven, of nothing: 6 heads over 4 devices, 30 positions, a batch of 6. `test_any_mix.py` runs a part of the table.
+"""
+
+import argparse
+import functools
+import itertools
+import pathlib
+import re
+import time
+
+import dtorch
+import numpy as np
+from dtorch import models
+
+NAMES = ("dp", "pp", "tp", "cp", "ep")
+STEPS, LOSS_BOUND, WEIGHT_BOUND = 5, 1e-4, 1e-3
+EVEN = {"vocab_size": 128, "hidden_size": 32, "intermediate_size": 64, "num_hidden_layers": 8, "num_attention_heads": 8, "num_key_value_heads": 4}
+UNEVEN = {"vocab_size": 101, "hidden_size": 36, "intermediate_size": 50, "num_hidden_layers": 9, "num_attention_heads": 6, "num_key_value_heads": 3}
+BATCH = {"even": (8, 32), "uneven": (6, 30)}  # sequences, positions
+
+
+def mixes(devices=8):
+    """All (dp, pp, tp, cp, ep), powers of two, with this product."""
+    powers = [2**i for i in range(devices.bit_length())]
+    return [mix for mix in itertools.product(powers, repeat=5) if np.prod(mix) == devices]
+
+
+def make(kind, sizes):
+    dtorch.manual_seed(0)
+    fields = EVEN if sizes == "even" else UNEVEN
+    if kind == "llama":
+        return models.Llama(models.LlamaConfig(**fields, initializer_range=0.1))
+    experts = 8 if sizes == "even" else 6
+    fields = {**fields, "intermediate_size": 32 if sizes == "even" else 22, "num_hidden_layers": fields["num_hidden_layers"] // 2}
+    return models.MoELlama(models.MoELlamaConfig(**fields, num_local_experts=experts, initializer_range=0.1))
+
+
+def data(kind, sizes, micro_batches):
+    """For each step, a list of micro-batches of (inputs, targets)."""
+    rng = np.random.default_rng(7)
+    b, t = BATCH[sizes]
+    for _ in range(STEPS):
+        window = (rng.integers(0, 101, (b, 1)) + rng.integers(1, 4, (b, 1)) * np.arange(t + 1)) % 101  # counting in steps of 1, 2 or 3
+        parts = np.array_split(window, micro_batches)
+        yield [(dtorch.from_numpy(w[:, :-1].copy()), dtorch.from_numpy(w[:, 1:].copy())) for w in parts]
+
+
+def train(kind, sizes, micro_batches, mesh=None, zero=0, sequence_parallel=False):
+    """Five steps; returns their losses and the weights by name."""
+    model = make(kind, sizes)
+    if mesh is not None:
+        models.parallelize(model, mesh, zero=zero, sequence_parallel=sequence_parallel)
+    optimizer = dtorch.optim.AdamW(model.parameters(), lr=1e-3)
+    if mesh is not None:
+        models.shard_optimizer(optimizer, mesh, zero)
+    losses = []
+    for step in data(kind, sizes, micro_batches):
+        optimizer.zero_grad()
+        total = 0.0
+        for x, y in step:
+            if mesh is not None:
+                x, y = models.distribute_batch(mesh, x, y)
+            loss = models.next_token_loss(model(x), y)
+            if kind == "moe":
+                loss = loss + model.aux_loss()
+            loss = loss / len(step)
+            loss.backward()
+            total = total + loss.detach()
+        optimizer.step()
+        losses.append(total)
+    losses = [float(x.full_tensor()) for x in losses]
+    return np.array(losses), {name: p.detach().full_tensor().numpy() for name, p in model.state_dict().items()}
+
+
+@functools.cache
+def one_device(kind, sizes, micro_batches):
+    return train(kind, sizes, micro_batches)
+
+
+def compare(kind, mix, zero, sizes="even", sequence_parallel=False):
+    """Largest differences to the one-device run: (of the losses, of the weights)."""
+    micro_batches = 2 if mix[1] > 1 else 1
+    mesh = dtorch.init_device_mesh("cpu", mix, mesh_dim_names=NAMES)
+    losses, weights = train(kind, sizes, micro_batches, mesh, zero, sequence_parallel)
+    expected, whole = one_device(kind, sizes, micro_batches)
+    if not expected[-1] < expected[0] or weights.keys() != whole.keys():
+        raise RuntimeError(f"the one-device run is no example: losses {expected.tolist()}, weights {sorted(whole)[:3]} …")
+    return np.abs(losses - expected).max(), max(np.abs(weights[name] - whole[name]).max() for name in whole)
+
+
+def attempt(kind, mix, zero, sizes):
+    """A cell of the table: the two differences, or the error."""
+    try:
+        loss, weight = compare(kind, mix, zero, sizes)
+    except Exception as error:  # the table shows it
+        return f"{type(error).__name__}: {str(error)[:200]}".splitlines()[0], False
+    return f"{loss:.0e} / {weight:.0e}", bool(loss < LOSS_BOUND and weight < WEIGHT_BOUND)
+
+
+def table(kinds, sizes, only, report):
+    """Lines of a Markdown table, and the number of cells that fail."""
+    lines = ["| dp × pp × tp × cp × ep | " + " | ".join(f"{k}, {s}, ZeRO {z}" for k in kinds for s in sizes for z in range(4)) + " |"]
+    lines.append("|" + "---|" * (1 + len(kinds) * len(sizes) * 4))
+    failed = 0
+    for mix in mixes():
+        name = "×".join(map(str, mix))
+        if only and name not in only:
+            continue
+        cells = []
+        for kind, size, zero in itertools.product(kinds, sizes, range(4)):
+            start = time.perf_counter()
+            text, good = attempt(kind, mix, zero, size)
+            failed += not good
+            cells.append(text if good else f"**{text}**")
+            report(f"{name} {kind} {size} ZeRO {zero}: {text}{'' if good else '   FAILS'}   {time.perf_counter() - start:.1f} s")
+        lines.append(f"| {name} | " + " | ".join(cells) + " |")
+    return lines, failed
+
+
+def main():
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--model", choices=("llama", "moe"), help="one model only")
+    parser.add_argument("--sizes", choices=("even", "uneven"), help="one kind of sizes only")
+    parser.add_argument("--only", nargs="*", help="mixes to run, as 2x1x2x2x1")
+    parser.add_argument("--write", type=pathlib.Path, help="put the table between the marks in this file")
+    args = parser.parse_args()
+    kinds = [args.model] if args.model else ["llama", "moe"]
+    only = {m.replace("x", "×") for m in args.only} if args.only else None
+    lines, failed = table(kinds, [args.sizes] if args.sizes else ["even", "uneven"], only, lambda line: print(line, flush=True))
+    if args.write:
+        text = args.write.read_text(encoding="utf-8")
+        marked = re.sub(r"(<!-- any mix -->\n).*(<!-- end -->)", lambda m: m[1] + "\n".join(lines) + "\n" + m[2], text, flags=re.S)
+        args.write.write_text(marked, encoding="utf-8")
+    print(f"{failed} cells fail" if failed else "every mix gives the one-device run")
+    raise SystemExit(bool(failed))
+
+
+if __name__ == "__main__":
+    main()
