@@ -1,4 +1,4 @@
-"""Every mix of parallelism on eight virtual devices against one device: the losses of five AdamW steps, and the weights after them.
+"""Every mix of parallelism on eight virtual devices against one device: losses of five AdamW steps, gradients of the first, weights after the last.
 
     python tests/dist/any_mix.py [--model llama|moe] [--sizes even|uneven] [--only DPxPPxTPxCPxEP …] [--write docs/parallelism.md]
 
@@ -18,7 +18,8 @@ import numpy as np
 from dtorch import models
 
 NAMES = ("dp", "pp", "tp", "cp", "ep")
-STEPS, LOSS_BOUND, WEIGHT_BOUND = 5, 1e-4, 1e-3
+STEPS = 5
+BOUNDS = (1e-4, 1e-3, 1e-3)  # of losses, of weights, of gradients relative to the largest of their parameter (AdamW would hide a wrong scale)
 EVEN = {"vocab_size": 128, "hidden_size": 32, "intermediate_size": 64, "num_hidden_layers": 8, "num_attention_heads": 8, "num_key_value_heads": 4}
 UNEVEN = {"vocab_size": 101, "hidden_size": 36, "intermediate_size": 50, "num_hidden_layers": 9, "num_attention_heads": 6, "num_key_value_heads": 3}
 BATCH = {"even": (8, 32), "uneven": (6, 30)}  # sequences, positions
@@ -51,14 +52,14 @@ def data(kind, sizes, micro_batches):
 
 
 def train(kind, sizes, micro_batches, mesh=None, zero=0, sequence_parallel=False):
-    """Five steps; returns their losses and the weights by name."""
+    """Five steps; returns their losses, the weights by name, and the gradients of the first step by name."""
     model = make(kind, sizes)
     if mesh is not None:
         models.parallelize(model, mesh, zero=zero, sequence_parallel=sequence_parallel)
     optimizer = dtorch.optim.AdamW(model.parameters(), lr=1e-3)
     if mesh is not None:
         models.shard_optimizer(optimizer, mesh, zero)
-    losses = []
+    losses, gradients = [], {}
     for step in data(kind, sizes, micro_batches):
         optimizer.zero_grad()
         total = 0.0
@@ -71,10 +72,15 @@ def train(kind, sizes, micro_batches, mesh=None, zero=0, sequence_parallel=False
             loss = loss / len(step)
             loss.backward()
             total = total + loss.detach()
+        if not losses:
+            gradients = {name: whole(p.grad) for name, p in model.named_parameters() if p.grad is not None}
         optimizer.step()
         losses.append(total)
-    losses = [float(x.full_tensor()) for x in losses]
-    return np.array(losses), {name: p.detach().full_tensor().numpy() for name, p in model.state_dict().items()}
+    return np.array([whole(x) for x in losses]), {name: whole(p) for name, p in model.state_dict().items()}, gradients
+
+
+def whole(t):
+    return t.detach().full_tensor().numpy()
 
 
 @functools.cache
@@ -83,23 +89,28 @@ def one_device(kind, sizes, micro_batches):
 
 
 def compare(kind, mix, zero, sizes="even", sequence_parallel=False):
-    """Largest differences to the one-device run: (of the losses, of the weights)."""
+    """Largest differences to the one-device run, as BOUNDS lists them."""
     micro_batches = 2 if mix[1] > 1 else 1
     mesh = dtorch.init_device_mesh("cpu", mix, mesh_dim_names=NAMES)
-    losses, weights = train(kind, sizes, micro_batches, mesh, zero, sequence_parallel)
-    expected, whole = one_device(kind, sizes, micro_batches)
-    if not expected[-1] < expected[0] or weights.keys() != whole.keys():
-        raise RuntimeError(f"the one-device run is no example: losses {expected.tolist()}, weights {sorted(whole)[:3]} …")
-    return np.abs(losses - expected).max(), max(np.abs(weights[name] - whole[name]).max() for name in whole)
+    losses, *many = train(kind, sizes, micro_batches, mesh, zero, sequence_parallel)
+    expected, *one = one_device(kind, sizes, micro_batches)
+    if not expected[-1] < expected[0] or any(a.keys() != b.keys() for a, b in zip(one, many, strict=True)):
+        raise RuntimeError(f"not comparable: losses {expected.tolist()}, names {sorted(one[0].keys() ^ many[0].keys())}")
+    (weights, gradients), (weights2, gradients2) = one, many
+    return (
+        np.abs(losses - expected).max(),
+        max(np.abs(weights[n] - weights2[n]).max() for n in weights),
+        max(np.abs(gradients[n] - gradients2[n]).max() / (np.abs(gradients[n]).max() + 1e-6) for n in gradients),
+    )
 
 
 def attempt(kind, mix, zero, sizes):
-    """A cell of the table: the two differences, or the error."""
+    """A cell of the table: the differences or the error, and whether it is good."""
     try:
-        loss, weight = compare(kind, mix, zero, sizes)
+        found = compare(kind, mix, zero, sizes)
     except Exception as error:  # the table shows it
         return f"{type(error).__name__}: {str(error)[:200]}".splitlines()[0], False
-    return f"{loss:.0e} / {weight:.0e}", bool(loss < LOSS_BOUND and weight < WEIGHT_BOUND)
+    return " / ".join(f"{x:.0e}" for x in found), all(x < bound for x, bound in zip(found, BOUNDS, strict=True))
 
 
 def table(kinds, sizes, only, report):

@@ -1,10 +1,9 @@
 """Faults that distributed frameworks have shipped. Each test names the right value: what the same calls give on the whole tensor."""
 
-import numpy as np
-import pytest
-
 import dtorch
 import dtorch.nn.functional as F
+import numpy as np
+import pytest
 from dtorch import Partial, Replicate, Shard, distribute_tensor, init_device_mesh
 
 

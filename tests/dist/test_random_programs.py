@@ -1,10 +1,9 @@
 """Random programs on random meshes with random placements give what they give on one device: values, and gradients of every input."""
 
-import numpy as np
-import pytest
-
 import dtorch
 import dtorch.nn.functional as F
+import numpy as np
+import pytest
 from dtorch import Replicate, Shard, distribute_tensor, init_device_mesh
 
 MESHES = [(2,), (3,), (4,), (2, 2), (3, 2), (2, 1, 2)]

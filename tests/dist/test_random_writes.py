@@ -2,10 +2,9 @@
 
 import random
 
+import dtorch
 import numpy as np
 import pytest
-
-import dtorch
 from dtorch import Replicate, Shard, distribute_tensor, init_device_mesh
 
 MESHES = [None, (2,), (3,), (2, 2)]

@@ -1,9 +1,8 @@
 """Sharded dimensions that are merged, split and permuted stay sharded: no reshape communicates, and values and gradients are right."""
 
+import dtorch
 import numpy as np
 import pytest
-
-import dtorch
 from dtorch import Replicate, Shard, distribute_tensor, init_device_mesh, redistribute_policy
 
 

@@ -1,0 +1,124 @@
+"""A part of the any-mix table (any_mix.py makes all of it): each kind of parallelism alone, each pair, some mixes of three or more."""
+
+import importlib.util
+import pathlib
+
+import dtorch
+import numpy as np
+import pytest
+from dtorch import models
+
+spec = importlib.util.spec_from_file_location("any_mix", pathlib.Path(__file__).with_name("any_mix.py"))
+any_mix = importlib.util.module_from_spec(spec)
+spec.loader.exec_module(any_mix)
+
+# dp, pp, tp, cp, ep; ZeRO; sizes
+MIXES = [
+    ((8, 1, 1, 1, 1), 1, "even"), ((1, 1, 8, 1, 1), 0, "uneven"), ((1, 1, 1, 8, 1), 0, "uneven"), ((1, 1, 1, 1, 8), 0, "even"),
+    ((4, 1, 2, 1, 1), 3, "uneven"), ((2, 1, 1, 4, 1), 2, "even"), ((2, 1, 1, 1, 4), 3, "uneven"), ((1, 1, 4, 2, 1), 0, "uneven"),
+    ((1, 1, 2, 1, 4), 0, "even"), ((1, 1, 1, 2, 4), 0, "uneven"), ((2, 1, 2, 2, 1), 3, "even"), ((2, 1, 2, 2, 1), 2, "uneven"),
+]  # fmt: skip
+PIPELINED = [
+    ((1, 8, 1, 1, 1), 0, "even"), ((4, 2, 1, 1, 1), 1, "uneven"), ((1, 2, 4, 1, 1), 0, "uneven"), ((1, 4, 1, 2, 1), 0, "even"),
+    ((1, 2, 1, 1, 4), 0, "uneven"), ((2, 2, 2, 1, 1), 3, "even"), ((2, 2, 1, 2, 1), 2, "uneven"), ((1, 2, 2, 2, 1), 0, "uneven"),
+]  # fmt: skip
+HAS = {
+    "pp": importlib.util.find_spec("dtorch.distributed.pipelining") is not None,
+    "moe": hasattr(dtorch.nn, "MoE"),
+    "zero": hasattr(dtorch.distributed.fsdp, "shard_optimizer_state"),
+}
+
+
+def name_of(case):
+    return "x".join(map(str, case[0])) + f"-zero{case[1]}-{case[2]}"
+
+
+@pytest.mark.parametrize("kind", ["llama", pytest.param("moe", marks=pytest.mark.skipif(not HAS["moe"], reason="no nn.MoE"))])
+@pytest.mark.parametrize("case", MIXES + PIPELINED * HAS["pp"], ids=name_of)
+def test_mix_is_the_one_device_run(kind, case):
+    mix, zero, sizes = case
+    if zero in (1, 2) and not HAS["zero"]:
+        pytest.skip("no shard_optimizer_state")
+    found = any_mix.compare(kind, mix, zero, sizes)
+    assert all(x < bound for x, bound in zip(found, any_mix.BOUNDS, strict=True)), found
+
+
+@pytest.mark.parametrize("case", [((2, 1, 4, 1, 1), 3, "even"), ((1, 1, 2, 2, 2), 0, "uneven")], ids=name_of)
+def test_sequence_parallel_is_the_one_device_run(case):
+    mix, zero, sizes = case
+    found = any_mix.compare("llama", mix, zero, sizes, sequence_parallel=True)
+    assert all(x < bound for x, bound in zip(found, any_mix.BOUNDS, strict=True)), found
+
+
+def test_there_are_35_mixes():
+    found = any_mix.mixes()
+    assert len(found) == 35 == len(set(found)) and all(np.prod(mix) == 8 for mix in found)
+
+
+def names_mesh(*shape):
+    return dtorch.init_device_mesh("cpu", shape, mesh_dim_names=any_mix.NAMES)
+
+
+def image_run(kind, config, mesh=None, zero=0):
+    """Losses of five steps, then every weight and buffer (the running statistics of batch norms, too)."""
+    dtorch.manual_seed(0)
+    rng, model = np.random.default_rng(0), kind(config)
+    size = getattr(config, "image_size", 9)
+    x = dtorch.from_numpy(rng.standard_normal((12, config.num_channels, size, size)).astype(np.float32))
+    y = dtorch.from_numpy(rng.integers(0, config.num_classes, 12))
+    if mesh is not None:
+        models.parallelize(model, mesh, zero=zero)
+        x, y = models.distribute_batch(mesh, x, y, sequence_dim=None)
+    optimizer = dtorch.optim.SGD(model.parameters(), lr=0.05, momentum=0.9)
+    losses = []
+    for _ in range(5):
+        loss = dtorch.nn.functional.cross_entropy(model(x), y)
+        optimizer.zero_grad()
+        loss.backward()
+        optimizer.step()
+        losses.append(loss.detach())
+    return [loss.item() for loss in losses], {n: t.detach().full_tensor().numpy() for n, t in model.state_dict().items()}
+
+
+IMAGE_MODELS = {
+    "vit": (models.ViT, models.ViTConfig.preset("tiny")),
+    "resnet": (models.ResNet, models.ResNetConfig.preset("tiny")),
+    "resnet.bottleneck": (models.ResNet, models.ResNetConfig((1, 2), bottleneck=True, width=6, num_channels=2, num_classes=5)),
+}
+
+
+@pytest.mark.parametrize("mix", [(8, 1, 1, 1, 1), (5, 1, 1, 1, 1), (2, 1, 2, 1, 1), (1, 1, 3, 1, 1)], ids=str)
+@pytest.mark.parametrize("name", IMAGE_MODELS)
+def test_image_models_take_the_statistics_of_the_whole_batch(name, mix):
+    kind, config = IMAGE_MODELS[name]
+    losses, state = image_run(kind, config)
+    many_losses, many_state = image_run(kind, config, names_mesh(*mix), zero=3 if mix[0] == 2 else 0)
+    assert losses[-1] < losses[0]
+    np.testing.assert_allclose(many_losses, losses, atol=1e-4)
+    for n, w in state.items():
+        np.testing.assert_allclose(many_state[n], w, rtol=1e-3, atol=1e-3, err_msg=n)
+
+
+@pytest.mark.parametrize("mix", [(1, 1, 2, 1, 1), (2, 1, 2, 1, 1), (1, 1, 3, 1, 1)], ids=str)
+@pytest.mark.parametrize("kind", ["llama", "gpt2"])
+def test_generation_with_the_memory_cut_by_heads(kind, mix):
+    dtorch.manual_seed(3)
+    make = {
+        "llama": lambda: models.Llama(models.LlamaConfig.preset("tiny", initializer_range=0.2)),
+        "gpt2": lambda: models.GPT2(models.GPT2Config.preset("tiny", initializer_range=0.2)),
+    }[kind]
+    one, many = make(), make()
+    many.load_state_dict(one.state_dict())
+    mesh = names_mesh(*mix)
+    models.parallelize(many, mesh)
+    prompt = dtorch.from_numpy(np.random.default_rng(1).integers(0, 256, (2, 6)))
+    given = models.distribute_batch(mesh, prompt, sequence_dim=None)
+    assert many.generate(given, 9).full_tensor().tolist() == one.generate(prompt, 9).tolist()
+
+
+def test_plans_say_what_they_do_not_know():
+    model = models.Llama(models.LlamaConfig.preset("tiny"))
+    with pytest.raises(ValueError, match="must be named"):
+        models.parallelize(model, dtorch.init_device_mesh("cpu", (2,)))
+    with pytest.raises(ValueError, match="zero must be 0, 1, 2 or 3, got 4"):
+        models.parallelize(model, names_mesh(2, 1, 1, 1, 1), zero=4)
