@@ -9,6 +9,7 @@
 #include <string.h>
 
 #include "controller/engine.h"
+#include "passes/options.h"
 
 enum { RING_WORDS = 1 << 18, NODES_MIN = 48, NODES_MAX = 768, CUT_MASK = 31, NAP_US = 60, IDLE_NAPS = 200 };
 
@@ -38,6 +39,11 @@ static bool value_put(uint32_t id, dt_gvalue *v) {
 /* ---- records ------------------------------------------------------------------------------------------------------------------------------ */
 static bool should_cut(dt_engine *e, const dt_call *c) {
     e->rolling = dt_hash_mix(e->rolling << 7, c->link.hash);
+    if (DT_UNLIKELY(dt_options_get()->flush != 0)) {
+        static uint64_t state = 88172645463325252u;
+        state ^= state << 13, state ^= state >> 7, state ^= state << 17; /* xorshift64 */
+        if (state % dt_options_get()->flush == 0) return true;
+    }
     return e->graph.n >= NODES_MAX || (e->graph.n >= NODES_MIN && (e->rolling & CUT_MASK) == 0);
 }
 
@@ -285,7 +291,8 @@ dt_status dt_engine_start(void) {
     pthread_mutex_lock(&start_lock);
     if (!atomic_load(&started)) {
         memset(e, 0, sizeof *e);
-        s = dt_ops_init();
+        s = dt_options_load();
+        if (!s) s = dt_ops_init();
         if (!s) s = dt_ring_init(&e->ring, RING_WORDS);
         if (!s) s = dt_graph_init(&e->graph);
         if (!s) s = dt_htab_init(&e->plans, 256);

@@ -7,6 +7,7 @@
 #include <string.h>
 
 #include "controller/engine.h"
+#include "passes/options.h"
 
 static dt_status no_memory(void) { return dt_fail(DT_E_NOMEM, "dispatch: out of host memory"); }
 
@@ -71,7 +72,7 @@ static dt_status plan_of(dt_engine *e, dt_graph *g, dt_plan **out) {
     DT_TRY(dt_graph_verify(g));
 #endif
     uint64_t hash = dt_hash_words(g->key, g->n_key, 11);
-    for (dt_hlink *l = dt_htab_first(&e->plans, hash); l; l = l->next) {
+    for (dt_hlink *l = dt_options_get()->cache ? dt_htab_first(&e->plans, hash) : NULL; l; l = l->next) {
         dt_plan *p = (dt_plan *)l;
         if (l->hash == hash && p->n_key == g->n_key && (!p->n_key || !memcmp(p->key, g->key, sizeof *p->key * p->n_key))) {
             p->used_at = ++e->clock;

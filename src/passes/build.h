@@ -80,6 +80,8 @@ dt_status dt_build_unary(dt_build *b, const dt_op *op, const dt_loc *in, dt_loc 
 dt_status dt_build_convert(dt_build *b, dt_pval *v, const dt_meta *to, dt_pval **out) DT_WUR;
 dt_status dt_build_reshard(dt_build *b, dt_pval *v, const dt_meta *to, dt_pval **out) DT_WUR;
 const dt_kernel *dt_build_kernel(const dt_op *op, dt_device_type dev, const dt_kctx *c);
-dt_status dt_build_finish(dt_build *b) DT_WUR; /* memory.c: queues, storages, slots, programs */
+dt_status dt_build_cse(dt_build *b, int **same) DT_WUR;      /* cse.c; same[i]: the earlier node that node i equals, or i */
+dt_status dt_build_fuse(dt_build *b, bool **escapes) DT_WUR; /* fuse.c; escapes: per program, per storage */
+dt_status dt_build_finish(dt_build *b) DT_WUR;               /* memory.c: queues, storages, slots, programs */
 
 #endif

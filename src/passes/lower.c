@@ -5,6 +5,7 @@
 #include <string.h>
 
 #include "passes/build.h"
+#include "passes/options.h"
 
 static dt_status no_memory(void) { return dt_fail(DT_E_NOMEM, "plan: out of host memory"); }
 
@@ -398,7 +399,13 @@ static dt_status build(dt_build *b) {
     DT_TRY(bind_externals(b));
     b->out = DT_ARENA_ARRAY(&b->tmp, dt_pval **, b->n_live + 1);
     if (!b->out) return no_memory();
-    for (int i = 0; i < b->n_live; i++) DT_TRY(lower_node(b, i));
+    int *same = NULL;
+    if (dt_options_get()->cse) DT_TRY(dt_build_cse(b, &same));
+    for (int i = 0; i < b->n_live; i++)
+        if (same && same[i] != i)
+            b->out[i] = b->out[same[i]];
+        else
+            DT_TRY(lower_node(b, i));
     return dt_build_finish(b);
 }
 

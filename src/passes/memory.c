@@ -9,6 +9,8 @@
 #include <string.h>
 
 #include "passes/build.h"
+#include "passes/options.h"
+#include "plan/fused.h"
 
 typedef struct finish {
     dt_build *b;
@@ -66,25 +68,31 @@ static void use(dt_prog *p, int st, int step, bool comm) {
     s->comm |= comm;
 }
 
-static dt_status lifetimes(finish *f) {
+static dt_status find_escapes(finish *f) {
     dt_build *b = f->b;
     f->escapes = DT_ARENA_ARRAY(&b->tmp, bool *, b->n_prog + 1);
     if (!f->escapes) return no_memory();
     for (int q = 0; q < b->n_prog; q++) {
-        dt_prog *p = &b->prog[q];
-        f->escapes[q] = DT_ARENA_ARRAY(&b->tmp, bool, p->n_st + 1);
+        f->escapes[q] = DT_ARENA_ARRAY(&b->tmp, bool, b->prog[q].n_st + 1);
         if (!f->escapes[q]) return no_memory();
-        for (int i = 0; i < p->n_step; i++) {
-            dt_step *s = &p->step[i];
-            for (int k = 0; k < s->in.n_in + s->in.n_out; k++) use(p, s->in.operand[k].slot, i, s->in.queue);
-            use(p, s->in.scratch.slot, i, s->in.queue);
-        }
     }
     for (int i = 0; i < b->n_live; i++)
         for (int k = 0; k < b->g->node[i].call->n_out; k++)
             if (b->g->node[i].out[k]->client)
                 for (int d = 0; d < b->out[i][k]->meta->mesh->n; d++) f->escapes[b->out[i][k]->loc[d].prog][b->out[i][k]->loc[d].storage] = true;
     return DT_OK;
+}
+
+static void lifetimes(finish *f) {
+    dt_build *b = f->b;
+    for (int q = 0; q < b->n_prog; q++) {
+        dt_prog *p = &b->prog[q];
+        for (int i = 0; i < p->n_step; i++) {
+            dt_step *s = &p->step[i];
+            for (int k = 0; k < s->in.n_in + s->in.n_out; k++) use(p, s->in.operand[k].slot, i, s->in.queue);
+            use(p, s->in.scratch.slot, i, s->in.queue);
+        }
+    }
 }
 
 /* ---- in-place reuse ---------------------------------------------------------------------------------------------------------------------- */
@@ -133,6 +141,25 @@ static void take_written(finish *f, int prog, int at) {
     }
 }
 
+/* A group writes outputs while it runs: an output may only take the memory of an input that none of its later ops reads. */
+static bool read_after(dt_prog *p, const dt_step *s, int i, int k) {
+    const dt_fused *x = s->in.fused;
+    int r = root_of(p, s->in.operand[i].slot);
+    for (int j = 0; j < s->in.n_in; j++)
+        if (s->in.operand[j].slot >= 0 && root_of(p, s->in.operand[j].slot) == r && x->last_read[j] > x->made_by[k]) return true;
+    return false;
+}
+
+static void reuse_fused(finish *f, int prog, int at) {
+    dt_step *s = &f->b->prog[prog].step[at];
+    for (int k = 0; k < s->in.n_out; k++)
+        for (int i = 0; i < s->in.n_in; i++)
+            if (can_take(f, prog, at, i, s->in.n_in + k) && !read_after(&f->b->prog[prog], s, i, k)) {
+                take(f, prog, at, i, s->in.n_in + k);
+                break;
+            }
+}
+
 static void reuse(finish *f, int prog) {
     dt_prog *p = &f->b->prog[prog];
     for (int at = 0; at < p->n_step; at++) {
@@ -140,6 +167,10 @@ static void reuse(finish *f, int prog) {
         if (s->in.kind != DT_I_KERNEL || !s->in.n_out) continue;
         if (s->inplace_written) {
             take_written(f, prog, at);
+            continue;
+        }
+        if (s->in.fused) {
+            reuse_fused(f, prog, at);
             continue;
         }
         int tries = s->inplace_any ? s->in.n_in : s->inplace_first ? 1 : 0;
@@ -308,14 +339,16 @@ static dt_status emit_outs(finish *f) {
 dt_status dt_build_finish(dt_build *b) {
     finish f = {.b = b};
     dt_plan *p = b->plan;
-    DT_TRY(assign_queues(&f));
-    DT_TRY(lifetimes(&f));
+    DT_TRY(find_escapes(&f));
+    if (dt_options_get()->fuse) DT_TRY(dt_build_fuse(b, f.escapes));
+    if (dt_options_get()->overlap) DT_TRY(assign_queues(&f));
+    lifetimes(&f);
     p->program = DT_ARENA_ARRAY(b->arena, dt_program, b->n_prog + 1);
     if (!p->program) return no_memory();
     p->n_programs = b->n_prog;
     for (int q = 0; q < b->n_prog; q++) {
         p->program[q].device = b->prog[q].device;
-        reuse(&f, q);
+        if (dt_options_get()->reuse) reuse(&f, q);
         DT_TRY(number_slots(&f, q, &p->program[q]));
     }
     DT_TRY(emit_outs(&f));

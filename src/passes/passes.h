@@ -2,8 +2,10 @@
  *
  *   dead.c     marks nodes whose results nobody can name
  *   key.c      numbers external values and writes the key a cached plan is found by
+ *   cse.c     calls equal to earlier ones
  *   reshard.c  any placements on any mesh -> any other: pulls, or a local alias
  *   lower.c    calls -> instructions per device: implied casts and redistributions, aliases, kernels
+ *   fuse.c    elementwise steps -> fused groups
  *   memory.c   storages -> slots and arena offsets, in-place reuse
  *
  * Controller thread only. */

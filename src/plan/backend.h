@@ -2,7 +2,7 @@
 #ifndef DT_PLAN_BACKEND_H
 #define DT_PLAN_BACKEND_H
 
-#include "ops/kernel.h"
+#include "plan/fused.h"
 
 typedef struct dt_backend {
     const char *name;
@@ -13,6 +13,10 @@ typedef struct dt_backend {
     void (*zero)(const dt_view *dst);
     /* dst = reduction over n sources in their order; 16-bit floats accumulate in f32. AVG divides by n. */
     void (*reduce)(const dt_view *dst, const dt_view *src, int n, dt_reduce op);
+    /* Fusion (plan/fused.h); fused NULL: this backend has none. */
+    dt_kernel_fn elementwise;                  /* the kernel of a fusable op on its own */
+    dt_kernel_fn fused;                        /* ctx.attr is a dt_fused */
+    bool (*can_fuse)(int code, dt_dtype tile); /* is there a block function? */
 } dt_backend;
 
 extern const dt_backend dt_backend_cpu;

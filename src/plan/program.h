@@ -87,6 +87,7 @@ typedef struct dt_instr {
     dt_operand *operand; /* (n_in + n_out,) */
     dt_operand scratch;  /* slot -1: none */
     const dt_coll *coll;
+    const struct dt_fused *fused; /* a fused group, else NULL */
     int party;
 } dt_instr;
 

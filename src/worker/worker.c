@@ -8,6 +8,7 @@
 
 #include "base/arena.h"
 #include "base/ring.h"
+#include "plan/fused.h"
 
 enum { QUEUE = 256 };
 
@@ -53,6 +54,22 @@ static dt_error_t *input_error(const dt_run_part *p, const dt_instr *s) {
     return NULL;
 }
 
+/* A group with a failed input still makes the outputs that do not depend on it: elementwise code bears any values. */
+static void run_spoilt(dt_worker *w, dt_run_part *p, dt_instr *s) {
+    for (int k = 0; k < s->n_in + s->n_out; k++) s->view[k].data = address(p, s->operand[k]);
+    s->ctx.team = w->team;
+    dt_status status = s->fn(&s->ctx);
+    for (int k = 0; k < s->n_out; k++) {
+        dt_error_t *e = NULL;
+        for (int i = 0; i < s->n_in && !e; i++)
+            if (s->fused->depends[k] >> i & 1 && s->operand[i].slot >= 0) e = p->error[s->operand[i].slot];
+        if (e)
+            set_error(p, s->operand[s->n_in + k].slot, dt_error_ref(e));
+        else if (status)
+            set_error(p, s->operand[s->n_in + k].slot, dt_error_new(status, p->run->site[s->node], dt_op_name(s->ctx.op), dt_error_message()));
+    }
+}
+
 static void run_kernel(dt_worker *w, dt_run_part *p, dt_instr *s) {
     dt_error_t *e = input_error(p, s);
     if (DT_LIKELY(!e)) {
@@ -62,6 +79,9 @@ static void run_kernel(dt_worker *w, dt_run_part *p, dt_instr *s) {
         dt_status status = s->fn(&s->ctx);
         if (DT_LIKELY(status == DT_OK)) return;
         e = dt_error_new(status, p->run->site[s->node], dt_op_name(s->ctx.op), dt_error_message());
+    } else if (s->fused) {
+        run_spoilt(w, p, s);
+        return;
     } else
         dt_error_ref(e);
     for (int k = 0; k < s->n_out; k++) set_error(p, s->operand[s->n_in + k].slot, dt_error_ref(e));

@@ -123,4 +123,18 @@ static void cpu_reduce(const dt_view *dst, const dt_view *src, int n, dt_reduce 
     each_row(dst, src, n, rows[dst->dtype], &r);
 }
 
-const dt_backend dt_backend_cpu = {.name = "cpu", .alloc = cpu_alloc, .free = cpu_free, .copy = dt_cpu_copy_view, .zero = cpu_zero, .reduce = cpu_reduce};
+DT_CPU_KERNEL(pointwise);
+DT_CPU_KERNEL(fused);
+static bool can_fuse(int code, dt_dtype tile) { return dt_cpu_pw_find(code, tile) != NULL; }
+
+const dt_backend dt_backend_cpu = {
+    .name = "cpu",
+    .alloc = cpu_alloc,
+    .free = cpu_free,
+    .copy = dt_cpu_copy_view,
+    .zero = cpu_zero,
+    .reduce = cpu_reduce,
+    .elementwise = dt_cpu_pointwise,
+    .fused = dt_cpu_fused,
+    .can_fuse = can_fuse,
+};

@@ -1,0 +1,25 @@
+/* Switches of the engine, read once from the environment when it starts. Every one is neutral: values are bitwise the same either way.
+ *
+ *   DTORCH_OFF=fuse,cse      names of passes to leave out: dead, cse, fuse, reuse, overlap, cache
+ *   DTORCH_FLUSH=N           cut the stream at random, after N calls on average, besides the usual places
+ *
+ * Threads: set before the controller's thread starts, constant afterwards. */
+#ifndef DT_PASSES_OPTIONS_H
+#define DT_PASSES_OPTIONS_H
+
+#include "base/status.h"
+
+typedef struct dt_options {
+    bool dead;    /* leave out calls whose results nobody names */
+    bool cse;     /* calls that are equal are computed once */
+    bool fuse;    /* elementwise calls work tile by tile */
+    bool reuse;   /* results take over the memory of inputs that die */
+    bool overlap; /* collectives run beside compute */
+    bool cache;   /* plans are found again */
+    uint32_t flush;
+} dt_options;
+
+dt_status dt_options_load(void) DT_WUR;
+const dt_options *dt_options_get(void);
+
+#endif

@@ -1,0 +1,98 @@
+"""Every pass of the engine is neutral: values are bitwise the same with each one left out, and wherever the stream is cut.
+
+One program in a process of its own, so that the switches apply: random programs on random meshes, chains in every dtype, a training loop.
+"""
+
+import os
+import subprocess
+import sys
+
+import pytest
+
+PROGRAM = r'''
+import hashlib, os, sys
+import numpy as np
+import dtorch
+from dtorch import nn
+from dtorch.nn import functional as F
+from dtorch.distributed import Replicate, Shard, init_device_mesh
+from dtorch import distribute_tensor
+sys.path.insert(0, os.path.dirname(__file__) or ".")
+from test_random_programs import MESHES, numbers, run
+
+digest = hashlib.sha256()
+def note(t):
+    digest.update(np.ascontiguousarray(numbers(t.float() if t.dtype in (dtorch.bfloat16, dtorch.float16) else t)).tobytes())
+
+for seed in range(40):
+    choice = np.random.default_rng(seed)
+    mesh = init_device_mesh("cpu", MESHES[choice.integers(len(MESHES))])
+    def place(a):
+        return distribute_tensor(dtorch.from_numpy(a), mesh, [Shard(int(choice.integers(a.ndim))) if choice.random() < 0.6 else Replicate() for _ in range(mesh.ndim)])
+    for t in run(seed, place):
+        if t is not None:
+            note(t)
+
+dtorch.manual_seed(0)
+base = dtorch.randn(37, 300)
+for dtype in (dtorch.float32, dtorch.float64, dtorch.bfloat16, dtorch.float16):
+    x, row, column = base.to(dtype), base[0].to(dtype), base[:, :1].to(dtype)
+    y = ((x * 2 + row).relu() * column - x).sigmoid()
+    z = dtorch.where(y > 0.5, y, -y) * 3 + y.to(dtorch.float32).to(dtype)
+    a, b = z.clone(), z.T.contiguous().T
+    a.add_(1).mul_(b)
+    for t in (y, z, a, b, (z > 0).to(dtype) * b + x.abs().sqrt(), (x.to(dtorch.int32) // 2 * 2 + 1).to(dtype) - x):
+        note(t)
+
+mesh = init_device_mesh("cpu", (2, 2), mesh_dim_names=("dp", "tp"))
+model = nn.Sequential(nn.Linear(24, 64), nn.GELU(), nn.LayerNorm(64), nn.Dropout(0.2), nn.Linear(64, 10))
+for name, p in list(model.named_parameters()):
+    owner = model[int(name.split(".")[0])]
+    cut = {"tp": Shard(0)} if name == "0.weight" else {}
+    owner.register_parameter(name.split(".")[1], nn.Parameter(distribute_tensor(p.detach(), mesh, cut)))
+optimizer = dtorch.optim.AdamW(model.parameters(), lr=0.01)
+for step in range(6):
+    x = distribute_tensor(dtorch.randn(16, 24), mesh, {"dp": Shard(0)})
+    loss = F.cross_entropy(model(x), dtorch.arange(16) % 10)
+    optimizer.zero_grad()
+    loss.backward()
+    nn.utils.clip_grad_norm_(model.parameters(), 1.0)
+    optimizer.step()
+    note(loss.detach())
+for p in model.parameters():
+    note(p.detach())
+print(digest.hexdigest())
+'''
+
+VARIANTS = [
+    {"DTORCH_OFF": "fuse"}, {"DTORCH_OFF": "cse"}, {"DTORCH_OFF": "dead"}, {"DTORCH_OFF": "reuse"}, {"DTORCH_OFF": "overlap"}, {"DTORCH_OFF": "cache"},
+    {"DTORCH_OFF": "dead,cse,fuse,reuse,overlap,cache", "DTORCH_FLUSH": "1"}, {"DTORCH_FLUSH": "3"}, {"DTORCH_FLUSH": "20"},
+]  # fmt: skip
+
+
+def digest(env):
+    here = os.path.dirname(__file__)
+    out = subprocess.run(
+        [sys.executable, "-c", f"__file__ = {os.path.join(here, 'test_passes.py')!r}\n" + PROGRAM],
+        env={k: v for k, v in os.environ.items() if k not in ("DTORCH_OFF", "DTORCH_FLUSH")} | env,
+        capture_output=True, text=True, timeout=300, check=False,
+    )  # fmt: skip
+    assert out.returncode == 0, out.stderr[-2000:]
+    return out.stdout.strip()
+
+
+@pytest.fixture(scope="module")
+def usual():
+    return digest({})
+
+
+@pytest.mark.parametrize("env", VARIANTS, ids=lambda e: ",".join(e.values()))
+def test_no_pass_changes_a_bit(usual, env):
+    assert digest(env) == usual
+
+
+def test_an_unknown_pass_is_refused():
+    out = subprocess.run(
+        [sys.executable, "-c", "import dtorch; dtorch.ones(2)"], env=os.environ | {"DTORCH_OFF": "fusion"}, capture_output=True, text=True, check=False
+    )
+    assert out.returncode == 1 and "'fusion' is not a pass" in out.stderr
