@@ -29,8 +29,6 @@ static double move_cost(dt_placement from, dt_placement to, double bytes, double
     return LATENCY + (to.kind == DT_SHARD ? part / n : part);
 }
 
-static dt_placement have(const dt_meta *m, const dt_mesh *mesh, int d) { return m->mesh == mesh ? m->place[d] : DT_R; }
-
 typedef struct price {
     double cost;
     int sharded; /* outputs */
@@ -42,7 +40,8 @@ static price rule_price(const dt_call *c, const dt_node *n, const dt_rules *r, c
     double size = (double)r->mesh->dim[r->mesh_dim];
     for (int i = 0; i < n->n_in; i++)
         if (c->in[i] && !c->in[i]->wrapped)
-            p.cost += move_cost(have(c->in[i], r->mesh, r->mesh_dim), row[i], bytes_beside(c->in[i], r->mesh, r->mesh_dim), size, sharded, &p.communicates);
+            p.cost +=
+                move_cost(dt_place_like(c->in[i], r->mesh, r->mesh_dim), row[i], bytes_beside(c->in[i], r->mesh, r->mesh_dim), size, sharded, &p.communicates);
     for (int i = 0; i < n->n_out; i++) {
         dt_placement o = row[n->n_in + i];
         p.sharded += o.kind == DT_SHARD;
@@ -88,9 +87,9 @@ static dt_status add_strided(const dt_call *c, const dt_node *n, dt_rules *r) {
     int width = n->n_in + n->n_out, stated = r->count;
     for (int i = 0; i < n->n_in; i++) {
         if (!c->in[i] || c->in[i]->wrapped) continue;
-        int32_t split = have(c->in[i], r->mesh, r->mesh_dim).split;
+        int32_t split = dt_place_like(c->in[i], r->mesh, r->mesh_dim).split;
         bool known = split == 0;
-        for (int q = 0; q < i && !known; q++) known = c->in[q] && !c->in[q]->wrapped && have(c->in[q], r->mesh, r->mesh_dim).split == split;
+        for (int q = 0; q < i && !known; q++) known = c->in[q] && !c->in[q]->wrapped && dt_place_like(c->in[q], r->mesh, r->mesh_dim).split == split;
         for (int k = 0; k < stated && !known; k++) {
             if (!rule_ok(c, n, r->rows + k * width) || !any_partition(c, n, r->rows + k * width, split)) continue;
             dt_placement *in, *out;
@@ -109,7 +108,7 @@ static dt_status pick(dt_call *c, const dt_node *n, const dt_mesh *mesh, int d, 
     DT_TRY(rules_of(n, mesh, d, &r));
     DT_TRY(add_strided(c, n, &r));
     bool sharded = false;
-    for (int i = 0; i < n->n_in; i++) sharded |= c->in[i] && !c->in[i]->wrapped && have(c->in[i], mesh, d).kind == DT_SHARD;
+    for (int i = 0; i < n->n_in; i++) sharded |= c->in[i] && !c->in[i]->wrapped && dt_place_like(c->in[i], mesh, d).kind == DT_SHARD;
     price least = {0};
     *best = NULL;
     for (int k = 0; k < r.count; k++) {
@@ -148,7 +147,7 @@ static dt_status meshes_differ(const dt_call *c, const dt_mesh *a, const dt_mesh
     dt_mesh_print(a, &s);
     dt_str_add(&s, " and ");
     dt_mesh_print(b, &s);
-    dt_str_add(&s, ": redistribute one of them first");
+    dt_str_add(&s, ": redistribute one of them first, x.redistribute(y.device_mesh, {})");
     return dt_fail(DT_E_PLACEMENT, "%s", s.buf);
 }
 
@@ -169,8 +168,9 @@ static dt_status find_mesh(dt_call *c) {
         const dt_meta *m = c->in[i];
         if (!m || m->wrapped) continue;
         if (m->mesh->ndim) {
-            if (many && many != m->mesh) return meshes_differ(c, many, m->mesh);
-            many = m->mesh;
+            const dt_mesh *both = many && many != m->mesh ? dt_mesh_join(many, m->mesh) : m->mesh;
+            if (!both) return meshes_differ(c, many, m->mesh);
+            many = both;
         } else if (is_free_scalar(m))
             scalar = scalar ? scalar : m->mesh;
         else if (one && one != m->mesh && !many)

@@ -185,6 +185,10 @@ void dt_generator_take(dt_generator *g, uint64_t n, uint64_t *seed, uint64_t *of
 dt_status dt_host_call(dt_host_fn fn, void (*free_fn)(void *), void *ctx, int n_in, dt_tensor *const *ins, int n_out, const dt_type *types,
                        dt_tensor **outs) DT_WUR;
 
+/* These meshes are the stages of one pipeline, in this order: a call with operands on two of them runs on the later one. A mesh belongs to the
+ * pipeline that named it last. */
+dt_status dt_mesh_stages_set(int n, const dt_mesh *const *meshes) DT_WUR;
+
 size_t dt_calls_count(void); /* interned calls: bounded */
 /* A binding that holds a lock over calls lets go of it (leave) while a call waits for room in the ring, and takes it again (enter gets
  * what leave gave). */

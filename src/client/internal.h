@@ -195,9 +195,13 @@ dt_arg *dt_arg_named(const dt_op *op, dt_args *args, const char *name); /* the a
 
 /* ---- build.c, choose.c ---- */
 dt_status dt_call_build(const dt_prep *p, const dt_args *args, uint64_t hash, dt_call **out) DT_WUR;
-void dt_call_drop(dt_call *c);                      /* one of the client's references */
-dt_status dt_choose(dt_call *c, dt_node *n) DT_WUR; /* mesh, used, out placements; n after infer */
-dt_status dt_policy_check(const dt_call *c) DT_WUR; /* redistribute_policy warn and error, for a call with implied redistributions */
+void dt_call_drop(dt_call *c); /* one of the client's references */
+/* join.c: operands on two meshes */
+const dt_mesh *dt_mesh_join(const dt_mesh *a, const dt_mesh *b);          /* where a call on both runs; NULL: it raises */
+dt_placement dt_place_like(const dt_meta *m, const dt_mesh *mesh, int d); /* m's placement along what mesh calls its dimension d */
+int dt_mesh_dim_like(const dt_mesh *m, const char *name);                 /* -1: no dimension of that name, or no name */
+dt_status dt_choose(dt_call *c, dt_node *n) DT_WUR;                       /* mesh, used, out placements; n after infer */
+dt_status dt_policy_check(const dt_call *c) DT_WUR;                       /* redistribute_policy warn and error, for a call with implied redistributions */
 
 /* ---- autograd.c, backward.c, hooks.c ---- */
 enum { DT_EDGE_NONE, DT_EDGE_NODE, DT_EDGE_NUMBER };

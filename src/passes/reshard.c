@@ -3,7 +3,8 @@
  * Every redistribution (all-gather, reduce-scatter, all-reduce, all-to-all, slicing, transfers between meshes, uneven and empty shards) is
  * one case of this. Along a mesh dimension of the source:
  *   Shard      all coordinates hold different boxes: each that intersects what is needed is a piece
- *   Replicate  one coordinate is enough: the reader's own on the same mesh, else spread by the reader's number
+ *   Replicate  one coordinate is enough: the reader's own if it is in the source's mesh, else its coordinate along the dimension of the same
+ *              name, else spread by the reader's number
  *   Partial    all coordinates contribute and are reduced, in coordinate order; unless the target is Partial alike on the same mesh:
  *              then the own contribution just stays
  * A target that is Partial where the source is not takes the value at coordinate 0 and zeros elsewhere (sum), or everywhere (avg, max, min). */
@@ -15,6 +16,7 @@ typedef struct job {
     const dt_meta *from, *to;
     dt_arena *arena;
     bool same_mesh;
+    int twin[DT_MAX_MESH_DIM]; /* for a dimension of from's mesh, to's dimension of the same name, or -1 */
 } job;
 
 static bool partial_stays(const job *j, int k) {
@@ -28,15 +30,24 @@ static bool holds_zero(const job *j, const int64_t *c) {
     return false;
 }
 
-/* The source coordinates along k that matter for target device pos with coordinates c: [*lo, *hi). */
-static void range(const job *j, int k, int pos, const int64_t *c, int64_t *lo, int64_t *hi) {
+static void name_twins(job *j) {
+    const dt_mesh *a = j->from->mesh, *b = j->to->mesh;
+    for (int k = 0; k < a->ndim; k++) {
+        j->twin[k] = -1;
+        for (int q = 0; a->name[k][0] && q < b->ndim; q++)
+            if (!strcmp(a->name[k], b->name[q])) j->twin[k] = q;
+    }
+}
+
+/* The source coordinates along k that matter for target device pos with coordinates c: [*lo, *hi). own: its coordinates in the source's mesh. */
+static void range(const job *j, int k, int pos, const int64_t *c, const int64_t *own, int64_t *lo, int64_t *hi) {
     const dt_mesh *m = j->from->mesh;
     if (j->from->place[k].kind == DT_SHARD || (j->from->place[k].kind == DT_PARTIAL && !partial_stays(j, k))) {
         *lo = 0;
         *hi = m->dim[k];
         return;
     }
-    *lo = j->same_mesh ? c[k] : pos % m->dim[k];
+    *lo = own ? own[k] : (j->twin[k] >= 0 ? c[j->twin[k]] : pos) % m->dim[k];
     *hi = *lo + 1;
 }
 
@@ -108,13 +119,14 @@ static dt_status intersect(pieces *p, const dt_box *need, const dt_box *have, in
 /* Add every piece that target device pos needs. Walks the source coordinates in order; contributions to the same box are collected. */
 static dt_status device_pieces(const job *j, int pos, dt_reshard_dev *d) {
     const dt_mesh *m = j->from->mesh;
-    int64_t c[DT_MAX_MESH_DIM], lo[DT_MAX_MESH_DIM], hi[DT_MAX_MESH_DIM], at[DT_MAX_MESH_DIM];
+    int64_t c[DT_MAX_MESH_DIM], own[DT_MAX_MESH_DIM], lo[DT_MAX_MESH_DIM], hi[DT_MAX_MESH_DIM], at[DT_MAX_MESH_DIM];
     dt_box need;
     dt_mesh_coords(j->to->mesh, pos, c);
     dt_layout_box(j->to, pos, &need);
-    int total = 1;
+    int total = 1, self = dt_mesh_find(m, j->to->mesh->dev[pos]);
+    if (self >= 0) dt_mesh_coords(m, self, own);
     for (int k = 0; k < m->ndim; k++) {
-        range(j, k, pos, c, &lo[k], &hi[k]);
+        range(j, k, pos, c, self >= 0 ? own : NULL, &lo[k], &hi[k]);
         at[k] = lo[k];
         total *= (int)(hi[k] - lo[k]);
     }
@@ -220,7 +232,8 @@ static bool is_local(const dt_reshard *r, const dt_mesh *from, const dt_mesh *to
 }
 
 dt_status dt_reshard_build(const dt_meta *from, const dt_meta *to, dt_arena *arena, dt_reshard *out) {
-    job j = {from, to, arena, from->mesh == to->mesh};
+    job j = {.from = from, .to = to, .arena = arena, .same_mesh = from->mesh == to->mesh};
+    name_twins(&j);
     dt_reshard r = {.dev = DT_ARENA_ARRAY(arena, dt_reshard_dev, to->mesh->n)};
     if (!r.dev) return dt_fail(DT_E_NOMEM, "redistribute: out of host memory");
     for (int i = 0; i < to->mesh->n; i++) DT_TRY(device_pieces(&j, i, &r.dev[i]));

@@ -515,7 +515,34 @@ static PyTypeObject mesh_type = {
     .tp_as_mapping = &mesh_mapping,
 };
 
+/* _mesh_stages(meshes): these are the stages of a pipeline, in this order. */
+static PyObject *mesh_stages(PyObject *self, PyObject *list) {
+    (void)self;
+    PyObject *seq = PySequence_Fast(list, "expected a list of meshes");
+    if (!seq) return NULL;
+    Py_ssize_t n = PySequence_Fast_GET_SIZE(seq);
+    const dt_mesh **m = PyMem_Malloc(sizeof *m * (size_t)(n + 1));
+    if (!m) {
+        Py_DECREF(seq);
+        return PyErr_NoMemory();
+    }
+    PyObject *r = Py_None;
+    for (Py_ssize_t i = 0; i < n && r; i++) {
+        PyObject *o = PySequence_Fast_GET_ITEM(seq, i);
+        if (dt_py_is_mesh(o))
+            m[i] = ((py_mesh *)o)->root;
+        else
+            r = PyErr_Format(PyExc_TypeError, "stage %zd must be a DeviceMesh, not %s", i, dt_py_type_name(o));
+    }
+    dt_status s = r ? dt_mesh_stages_set((int)n, m) : DT_OK;
+    if (s) r = dt_py_raise(s);
+    PyMem_Free(m);
+    Py_DECREF(seq);
+    return r ? Py_NewRef(r) : NULL;
+}
+
 static PyMethodDef functions[] = {
+    {"_mesh_stages", mesh_stages, METH_O, NULL},
     {"init_device_mesh", (PyCFunction)(void (*)(void))init_device_mesh, METH_VARARGS | METH_KEYWORDS,
      "init_device_mesh(device_type, mesh_shape, mesh_dim_names=None): a mesh of the devices 0, 1, … of a type, row-major."},
     {0},

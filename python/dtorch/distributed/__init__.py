@@ -42,7 +42,7 @@ def _refuse(name):
 def __getattr__(name):
     if name in _RANKS:
         return _refuse(name)
-    if name in ("device_mesh", "fsdp", "tensor"):
+    if name in ("device_mesh", "fsdp", "pipelining", "tensor"):
         from importlib import import_module
 
         return import_module("dtorch.distributed." + name)

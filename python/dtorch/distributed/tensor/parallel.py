@@ -4,7 +4,8 @@
     parallelize_module(model, mesh["tp"], plan)
 
 A style distributes the module's parameters and says what its inputs are expected to be and what its outputs become; everything between
-follows from the placements. Styles work along one mesh dimension; the others of the mesh keep what the tensors have there.
+follows from the placements. Styles work along one mesh dimension; the others of the mesh keep what the tensors have there. Which mesh that is goes by
+name: a module that `pipeline` put on a slice of the mesh is cut along the slice's dimension of that name.
 """
 
 from __future__ import annotations
@@ -13,6 +14,7 @@ from fnmatch import fnmatch
 
 from dtorch import nn
 from dtorch._C import DeviceMesh, Replicate, Shard, Tensor
+from dtorch.distributed._meshes import home
 from dtorch.distributed.tensor import distribute_parameter, replicate_rest
 
 __all__ = [
@@ -39,6 +41,7 @@ def _lay(t, device_mesh, placement):
     """t with `placement` along device_mesh's one dimension; its other mesh dimensions keep what they have."""
     if not isinstance(t, Tensor) or placement is None:
         return t
+    device_mesh = home(t, device_mesh)
     names = _names(device_mesh)
     if names and t.device_mesh == device_mesh.root:
         return t.redistribute(placements={names[0]: placement})
@@ -49,6 +52,7 @@ def _parameter(module, name, device_mesh, placement):
     value = getattr(module, name, None)
     if value is None:
         return
+    device_mesh = home(value, device_mesh)
     names = _names(device_mesh)
     if names and value.device_mesh == device_mesh.root:  # cut along another mesh dimension already
         distribute_parameter(module, name, value.device_mesh, {**_by_name(value), names[0]: placement})

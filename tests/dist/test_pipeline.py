@@ -1,0 +1,285 @@
+"""Pipelines: a divided model computes what the whole one does, whatever the number of micro-batches and the shapes of the stages' meshes."""
+
+import numpy as np
+import pytest
+
+import dtorch
+import dtorch.nn.functional as F
+from dtorch import Replicate, Shard, distribute_tensor, init_device_mesh, nn
+from dtorch.distributed.pipelining import assign_layers_to_stages, pipeline, stages
+from dtorch.distributed.tensor.parallel import ColwiseParallel, RowwiseParallel, parallelize_module
+
+V, D, T = 50, 32, 16
+SGD = {"optimizer": dtorch.optim.SGD, "lr": 0.1}  # Adam makes a step of rounding noise where a gradient is zero (the keys' bias)
+
+
+class Block(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.n1, self.qkv, self.o = nn.LayerNorm(D), nn.Linear(D, 3 * D), nn.Linear(D, D)
+        self.n2, self.up, self.down = nn.LayerNorm(D), nn.Linear(D, 4 * D), nn.Linear(4 * D, D)
+
+    def forward(self, x, mask=None):
+        b, t, _ = x.shape
+        q, k, v = self.qkv(self.n1(x)).view(b, t, 3, 4, D // 4).permute(2, 0, 3, 1, 4)
+        a = F.scaled_dot_product_attention(q, k, v, attn_mask=mask, is_causal=mask is None)
+        x = x + self.o(a.transpose(1, 2).reshape(b, t, D))
+        return x + self.down(F.gelu(self.up(self.n2(x))))
+
+
+class Tiny(nn.Module):
+    """Embeddings, a list of layers, a head; the head's weight may be the embedding's."""
+
+    def __init__(self, layers=4, tied=True, masked=False):
+        super().__init__()
+        self.wte, self.wpe = nn.Embedding(V, D), nn.Embedding(T, D)
+        self.h = nn.ModuleList([Block() for _ in range(layers)])
+        self.norm, self.head = nn.LayerNorm(D), nn.Linear(D, V, bias=False)
+        self.register_buffer("scale", dtorch.ones(1, 1, D))
+        self.masked = masked
+        if tied:
+            self.head.weight = self.wte.weight
+
+    def forward(self, i):
+        n = i.shape[1]
+        x = (self.wte(i) + self.wpe(dtorch.arange(n))) * self.scale
+        mask = dtorch.ones(n, n, dtype=dtorch.bool).tril() if self.masked else None
+        for b in self.h:
+            x = b(x, mask=mask)
+        return self.head(self.norm(x))
+
+
+def train(micro, prepare=None, steps=2, batch=12, spread=None, optimizer=dtorch.optim.AdamW, lr=1e-2, target=None, **kwargs):
+    dtorch.manual_seed(0)
+    model = Tiny(**kwargs)
+    if prepare:
+        prepare(model)
+    opt = optimizer(model.parameters(), lr=lr)
+    g, losses = np.random.default_rng(0), []
+    for _ in range(steps):
+        x, y = (dtorch.tensor(g.integers(0, V, (batch, T))) for _ in range(2))
+        opt.zero_grad()
+        total = 0
+        for a, b in zip(x.chunk(micro), y.chunk(micro), strict=True):
+            a = spread(a) if spread else a
+            b = target(b) if target else b
+            loss = F.cross_entropy(model(a).flatten(0, 1), b.flatten()) / micro
+            loss.backward()
+            total = total + loss.detach()
+        opt.step()
+        losses.append(total)
+    return model, [v.item() for v in losses]
+
+
+def whole(t):
+    return (t.full_tensor() if t.device_mesh.ndim else t).detach().numpy()
+
+
+def equal(a, b, weights=1e-6, losses=1e-6):
+    np.testing.assert_allclose(a[1], b[1], rtol=losses)
+    for (name, p), q in zip(a[0].named_parameters(), b[0].parameters(), strict=True):
+        np.testing.assert_allclose(whole(p), whole(q), atol=weights, err_msg=name)
+
+
+def line(n):
+    return init_device_mesh("cpu", (n,), mesh_dim_names=("pp",))
+
+
+# ---- dividing
+def test_assign_layers_to_stages():
+    assert assign_layers_to_stages([1, 1, 1, 1, 5], 2) == [range(4), range(4, 5)]
+    assert assign_layers_to_stages([1] * 8, 4) == [range(2), range(2, 4), range(4, 6), range(6, 8)]
+    assert [len(r) for r in assign_layers_to_stages([1] * 7, 3)] in ([2, 2, 3], [2, 3, 2], [3, 2, 2])
+    assert [len(r) for r in assign_layers_to_stages([1, 2], 4)].count(0) == 2
+    assert assign_layers_to_stages([], 2) == [range(0)] * 2
+    with pytest.raises(ValueError, match="n must be at least 1"):
+        assign_layers_to_stages([1], 0)
+    with pytest.raises(ValueError, match="not negative"):
+        assign_layers_to_stages([1, -1], 1)
+
+
+def test_assign_is_the_best_of_all_divisions():
+    g = np.random.default_rng(1)
+    from itertools import combinations
+
+    for _ in range(40):
+        count = int(g.integers(3, 9))
+        n, costs = int(g.integers(1, 4)), [float(c) for c in g.integers(0, 9, count)]
+        dearest = max(sum(costs[i] for i in r) for r in assign_layers_to_stages(costs, n))
+        best = min(
+            max(sum(costs[a:b]) for a, b in zip((0, *cuts), (*cuts, count), strict=True)) for cuts in combinations(range(1, count), n - 1)
+        )
+        assert dearest == best
+
+
+def test_how_a_model_is_divided():
+    model = pipeline(Tiny(), line(2)["pp"], "layers")
+    assert stages(model) == [["wte", "wpe", "h.0", "h.1"], ["h.2", "h.3", "norm", "head"]]
+    mesh = line(2)
+    assert model.h[0].qkv.weight.device_mesh == mesh["pp"][0]
+    assert model.h[3].qkv.weight.device_mesh == mesh["pp"][1]
+    assert model.head.weight is model.wte.weight
+    assert stages(pipeline(Tiny(), line(3)["pp"], ["h.1", "h.3"]))[1] == ["h.1", "h.2"]
+    assert stages(pipeline(Tiny(), line(2)["pp"], [3, 5])) == [["wte", "wpe", "h.0"], ["h.1", "h.2", "h.3", "norm", "head"]]
+    assert stages(pipeline(Tiny(), line(2)["pp"], [["wte", "wpe", "head"], ["h", "norm"]]))[0] == ["wte", "wpe", "head"]
+    costs = {"h.0": 10}
+    assert stages(pipeline(Tiny(), line(2)["pp"], lambda name, m: costs.get(name, 1)))[1] == ["h.1", "h.2", "h.3", "norm", "head"]
+
+
+def test_what_is_refused():
+    with pytest.raises(ValueError, match="must add up to the 8 parts"):
+        pipeline(nn.Sequential(*[nn.Linear(2, 2) for _ in range(8)]), line(2)["pp"], [1, 2])
+    with pytest.raises(ValueError, match="'nothing'"):
+        pipeline(Tiny(), line(2)["pp"], ["nothing"])
+    with pytest.raises(ValueError, match="split must be"):
+        pipeline(Tiny(), line(2)["pp"], "evenly")
+    with pytest.raises(TypeError, match="mesh must be"):
+        pipeline(Tiny(), 3)
+    with pytest.raises(ValueError, match="one dimension"):
+        pipeline(Tiny(), init_device_mesh("cpu", (2, 2), mesh_dim_names=("pp", "tp")))
+    with pytest.raises(RuntimeError, match="two meshes"):  # strangers do not mix
+        dtorch.ones(2, device_mesh=init_device_mesh("cpu", (2,))) + dtorch.ones(2, device_mesh=init_device_mesh("cpu", (3,)))
+
+
+# ---- equal to one device
+@pytest.mark.parametrize("micro", [1, 2, 3, 5, 8])
+@pytest.mark.parametrize("p", [2, 4])
+def test_any_number_of_micro_batches(p, micro):
+    batch = micro * 2
+    equal(train(micro, batch=batch), train(micro, lambda m: pipeline(m, line(p)["pp"]), batch=batch))
+
+
+@pytest.mark.parametrize("masked", [False, True])
+@pytest.mark.parametrize("tied", [False, True])
+def test_tied_weights_and_tensors_made_inside_forward(tied, masked):
+    equal(train(2, tied=tied, masked=masked), train(2, lambda m: pipeline(m, line(3)["pp"], "layers"), tied=tied, masked=masked))
+
+
+@pytest.mark.parametrize("name", ["SGD", "Adam", "AdamW", "RMSprop", "Adagrad", "NAdam", "Adafactor"])
+def test_optimizers_over_parameters_on_several_meshes(name):
+    make = getattr(dtorch.optim, name)
+    lr = 1e-3
+    equal(train(2, optimizer=make, lr=lr, layers=2), train(2, lambda m: pipeline(m, line(2)["pp"]), optimizer=make, lr=lr, layers=2), weights=1e-5)
+
+
+def test_stages_on_meshes_of_other_shapes():
+    three = init_device_mesh("cpu", (3,))
+
+    def prepare(model):
+        pair = dtorch.DeviceMesh("cpu", [0, 1], mesh_dim_names=("dp",))
+        single = dtorch.DeviceMesh("cpu", [2], mesh_dim_names=("dp",))
+        pipeline(model, [pair, single])
+        assert model.head.weight is model.wte.weight and model.norm.weight.device_mesh == single
+
+    assert three.size() == 3
+    equal(train(3), train(3, prepare), weights=1e-5)
+
+
+def test_tensor_parallel_two_then_four():
+    plan = {"h.*.up": ColwiseParallel(), "h.*.down": RowwiseParallel()}
+
+    def prepare(model):
+        a = dtorch.DeviceMesh("cpu", [0, 1], mesh_dim_names=("tp",))
+        b = dtorch.DeviceMesh("cpu", [2, 3, 4, 5], mesh_dim_names=("tp",))
+        pipeline(model, [a, b], "layers")
+        parallelize_module(model, a, plan)
+        assert model.h[0].up.weight.to_local(0).shape[0] == 4 * D // 2
+        assert model.h[3].up.weight.to_local(0).shape[0] == 4 * D // 4
+
+    equal(train(2, **SGD), train(2, prepare, **SGD), weights=1e-5)
+
+
+@pytest.mark.parametrize("shape", [(2, 2, 2), (1, 4, 2), (2, 4, 1), (3, 2, 1)])
+def test_with_data_and_tensor_parallel(shape):
+    mesh = init_device_mesh("cpu", shape, mesh_dim_names=("dp", "pp", "tp"))
+    plan = {"h.*.up": ColwiseParallel(), "h.*.down": RowwiseParallel()}
+
+    def prepare(model):
+        pipeline(model, mesh["pp"])
+        parallelize_module(model, mesh["tp"], plan)
+        w = model.h[3].down.weight
+        assert w.device_mesh == mesh["pp"][shape[1] - 1] and w.placements == (Replicate(), Shard(1))
+
+    def spread(t):
+        return distribute_tensor(t, mesh["dp"], [Shard(0)])
+
+    a = train(3, **SGD)
+    for target in (None, spread):
+        equal(a, train(3, prepare, spread=spread, target=target, **SGD), weights=1e-5)
+
+
+def test_modules_laid_out_by_hand_stay():
+    mesh = line(2)
+    dtorch.manual_seed(0)
+    model = nn.Sequential(*[nn.Linear(4, 4) for _ in range(4)])
+    for i in (0, 3):
+        for name in ("weight", "bias"):
+            p = getattr(model[i], name)
+            model[i].register_parameter(name, nn.Parameter(p.detach().redistribute(mesh["pp"][1 if i == 3 else 0], {})))
+    pipeline(model, mesh["pp"], [["1", "2"], []])
+    assert stages(model) == [["0", "1", "2"], ["3"]]
+    x = dtorch.randn(3, 4)
+    dtorch.manual_seed(0)
+    same = nn.Sequential(*[nn.Linear(4, 4) for _ in range(4)])
+    np.testing.assert_array_equal(whole(model(x)), whole(same(x)))
+
+
+class Nest(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.a, self.b = nn.Linear(4, 4), nn.Linear(4, 4)
+
+    def forward(self, x, *, extra):
+        return {"x": self.b(self.a(x) + extra["add"][0]), "pair": (x, [extra["add"][0]])}
+
+
+def test_nested_inputs_and_outputs():
+    dtorch.manual_seed(0)
+    layers = nn.ModuleList([Nest(), Nest()])
+    x, add = dtorch.randn(3, 4), dtorch.randn(3, 4)
+
+    def run():
+        y = layers[0](x, extra={"add": (add, 1)})
+        return layers[1](y["x"], extra={"add": (y["pair"][1][0], 1)})
+
+    want = run()["x"].detach().numpy()
+    pipeline(layers, line(2)["pp"], ["1"])
+    got = run()
+    assert got["pair"][1][0].device_mesh == line(2)["pp"][1]
+    np.testing.assert_array_equal(whole(got["x"]), want)
+
+
+def test_operands_of_two_stages_meet_on_the_later_one():
+    mesh = line(3)
+    _ = pipeline(nn.Sequential(*[nn.Linear(2, 2) for _ in range(3)]), mesh["pp"])
+    a = dtorch.ones(2, 2, device_mesh=mesh["pp"][0], requires_grad=True)
+    b = dtorch.full((2, 2), 2.0, device_mesh=mesh["pp"][2], requires_grad=True)
+    c = a * b
+    assert c.device_mesh == mesh["pp"][2]
+    c.sum().backward()
+    assert a.grad.device_mesh == mesh["pp"][0] and b.grad.device_mesh == mesh["pp"][2]
+    np.testing.assert_array_equal(whole(a.grad), np.full((2, 2), 2.0))
+    whole_mesh = dtorch.arange(4, dtype=dtorch.float32).view(2, 2).redistribute(mesh, [Replicate()])
+    assert (whole_mesh + b).device_mesh == mesh["pp"][2]
+    with dtorch.redistribute_policy("error"), pytest.raises(RuntimeError, match="implied"):
+        a + b
+
+
+def test_checkpointing_state_dict_and_frozen_stage():
+    from dtorch.utils.checkpoint import checkpoint
+
+    def prepare(model):
+        pipeline(model, line(2)["pp"])
+        for b in model.h:
+            b.forward = (lambda f: lambda *a, **k: checkpoint(f, *a, use_reentrant=False, **k))(b.forward)
+
+    equal(train(3), train(3, prepare))
+    model, _ = train(1)
+    twin = pipeline(Tiny(), line(2)["pp"])
+    twin.load_state_dict(model.state_dict())
+    np.testing.assert_array_equal(whole(twin.h[3].up.weight), whole(model.h[3].up.weight))
+    for p in twin.h[0].parameters():
+        p.requires_grad_(False)
+    x = dtorch.tensor(np.arange(2 * T).reshape(2, T) % V)
+    twin(x).sum().backward()
+    assert twin.h[0].up.weight.grad is None and twin.h[1].up.weight.grad is not None
