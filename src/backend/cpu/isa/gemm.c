@@ -140,13 +140,15 @@ static int64_t count(int n, const int64_t *size) {
     return c;
 }
 
+static int64_t row_step(const dt_gemm *g) { return g->ldc ? g->ldc : g->n; }
+
 static void tile_f32(const dt_gemm *g, const tile *t) {
     const float *a = (const float *)g->a + t->ao, *b = (const float *)g->b + t->bo;
     float *c = (float *)g->c + t->co;
     int64_t terms = count(g->nt, g->terms);
     for (int64_t i = 0; i < terms; i++) DT_ISA_FN(gemm_f32)
-    (t->m, t->n, g->k, 1, a + walk(g->nt, g->terms, g->ats, i), g->ars, g->acs, b + walk(g->nt, g->terms, g->bts, i), g->brs, g->bcs, i > 0, c, g->n);
-    if (g->bias) add_bias_f32(g, c, g->n, t->m, t->n0, t->n);
+    (t->m, t->n, g->k, 1, a + walk(g->nt, g->terms, g->ats, i), g->ars, g->acs, b + walk(g->nt, g->terms, g->bts, i), g->brs, g->bcs, i > 0, c, row_step(g));
+    if (g->bias) add_bias_f32(g, c, row_step(g), t->m, t->n0, t->n);
 }
 
 static void tile_f64(const dt_gemm *g, const tile *t) {
@@ -154,10 +156,10 @@ static void tile_f64(const dt_gemm *g, const tile *t) {
     double *c = (double *)g->c + t->co;
     int64_t terms = count(g->nt, g->terms);
     for (int64_t i = 0; i < terms; i++) DT_ISA_FN(gemm_f64)
-    (t->m, t->n, g->k, 1, a + walk(g->nt, g->terms, g->ats, i), g->ars, g->acs, b + walk(g->nt, g->terms, g->bts, i), g->brs, g->bcs, i > 0, c, g->n);
+    (t->m, t->n, g->k, 1, a + walk(g->nt, g->terms, g->ats, i), g->ars, g->acs, b + walk(g->nt, g->terms, g->bts, i), g->brs, g->bcs, i > 0, c, row_step(g));
     const double *bias = (const double *)g->bias;
     for (int64_t r = 0; bias && r < t->m; r++)
-        for (int64_t j = 0; j < t->n; j++) c[r * g->n + j] += bias[(t->n0 + j) * g->bias_stride];
+        for (int64_t j = 0; j < t->n; j++) c[r * row_step(g) + j] += bias[(t->n0 + j) * g->bias_stride];
 }
 
 /* One block of at most MIX_M x MIX_N of a product of 16-bit floats. */
@@ -180,14 +182,23 @@ static void block_mixed(const dt_gemm *g, const uint16_t *a, const uint16_t *b, 
         }
     }
     if (g->bias) add_bias_f32(g, cc, MIX_N, m, n0, n);
-    for (int64_t r = 0; r < m; r++) DT_ISA_FN(store_f32)(g->dtype, cc + r * MIX_N, n, c + r * g->n);
+    for (int64_t r = 0; r < m; r++) DT_ISA_FN(store_f32)(g->dtype, cc + r * MIX_N, n, c + r * row_step(g));
 }
 
 static void tile_mixed(const dt_gemm *g, const tile *t) {
     for (int64_t i = 0; i < t->m; i += MIX_M)
         for (int64_t j = 0; j < t->n; j += MIX_N)
-            block_mixed(g, (const uint16_t *)g->a + t->ao + i * g->ars, (const uint16_t *)g->b + t->bo + j * g->bcs, (uint16_t *)g->c + t->co + i * g->n + j,
-                        t->m - i < MIX_M ? t->m - i : MIX_M, t->n - j < MIX_N ? t->n - j : MIX_N, t->n0 + j);
+            block_mixed(g, (const uint16_t *)g->a + t->ao + i * g->ars, (const uint16_t *)g->b + t->bo + j * g->bcs,
+                        (uint16_t *)g->c + t->co + i * row_step(g) + j, t->m - i < MIX_M ? t->m - i : MIX_M, t->n - j < MIX_N ? t->n - j : MIX_N, t->n0 + j);
+}
+
+static void run_tile(const dt_gemm *g, const tile *t) {
+    if (g->dtype == DT_float32)
+        tile_f32(g, t);
+    else if (g->dtype == DT_float64)
+        tile_f64(g, t);
+    else
+        tile_mixed(g, t);
 }
 
 /* ---- the split ---- */
@@ -206,14 +217,14 @@ static void task(void *arg, int64_t i) {
         tile t = {.m = g->m - m0 < s->mt ? g->m - m0 : s->mt, .n = g->n - n0 < s->nt ? g->n - n0 : s->nt, .n0 = n0};
         t.ao = walk(g->nb, g->batch, g->abs, b) + m0 * g->ars;
         t.bo = walk(g->nb, g->batch, g->bbs, b) + n0 * g->bcs;
-        t.co = (b * g->m + m0) * g->n + n0;
-        if (g->dtype == DT_float32)
-            tile_f32(g, &t);
-        else if (g->dtype == DT_float64)
-            tile_f64(g, &t);
-        else
-            tile_mixed(g, &t);
+        t.co = (b * g->m + m0) * row_step(g) + n0;
+        run_tile(g, &t);
     }
+}
+
+void DT_ISA_FN(gemm_tile)(const dt_gemm *g, int64_t m0, int64_t m, int64_t n0, int64_t n) {
+    tile t = {m0 * g->ars, n0 * g->bcs, m0 * row_step(g) + n0, m, n, n0};
+    run_tile(g, &t);
 }
 
 /* Inner batch dimensions become rows where B is the same and A's rows go on evenly. */

@@ -24,11 +24,14 @@ typedef struct dt_gemm {
     int nt; /* summed dimensions beyond k, walked in order */
     int64_t terms[DT_GEMM_BATCH], ats[DT_GEMM_BATCH], bts[DT_GEMM_BATCH];
     char *c;
+    int64_t ldc;      /* elements between rows of C within one batch item; 0: n */
     const char *bias; /* (n,) or NULL */
     int64_t bias_stride;
 } dt_gemm;
 /* Folds what can be folded, splits by the problem's size and runs. g is changed. */
 void DT_ISA_FN(gemm_run)(dt_gemm *g, dt_team *team);
+/* On this thread: rows [m0, m0 + m) and columns [n0, n0 + n) of a product without batch. For kernels that split many products at once. */
+void DT_ISA_FN(gemm_tile)(const dt_gemm *g, int64_t m0, int64_t m, int64_t n0, int64_t n);
 
 /* n elements of a float dtype, stride apart, to floats; and floats to contiguous elements. */
 void DT_ISA_FN(load_f32)(dt_dtype t, const void *src, int64_t stride, int64_t n, float *dst);
