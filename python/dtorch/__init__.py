@@ -145,8 +145,9 @@ Tensor.layout = strided
 pi, e, inf, nan, newaxis = 3.141592653589793, 2.718281828459045, float("inf"), float("nan"), None
 
 _LAZY = {
-    "autograd": None, "backends": None, "cuda": None, "distributed": None, "futures": None, "io": None, "linalg": None, "nn": None, "optim": None,
-    "random": None, "return_types": None, "safetensors": None, "signal": None, "special": None, "utils": None, "version": None,
+    "amp": None, "autograd": None, "backends": None, "checkpoint": None, "cuda": None, "distributed": None, "futures": None, "io": None,
+    "linalg": None, "nn": None, "optim": None, "random": None, "return_types": None, "safetensors": None, "signal": None,
+    "special": None, "utils": None, "version": None,
 }  # fmt: skip
 _FROM = {
     "load": "io", "save": "io", "host_call": "_host", "set_float32_matmul_precision": "backends", "get_float32_matmul_precision": "backends",

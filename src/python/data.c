@@ -338,16 +338,22 @@ static PyObject *from_numpy(PyObject *m, PyObject *o) {
     return dt_py_wrap(from_buffer(o, NULL));
 }
 
-/* frombuffer(buffer, *, dtype, count=-1, offset=0): 1-dim, copies. */
+/* frombuffer(buffer, *, dtype, count=-1, offset=0, device=None): 1-dim, copies. */
 static PyObject *frombuffer(PyObject *m, PyObject *args, PyObject *kw) {
-    static char *names[] = {"buffer", "dtype", "count", "offset", "requires_grad", NULL};
-    PyObject *o, *dtype = NULL; /* a keyword that must be given */
+    static char *names[] = {"buffer", "dtype", "count", "offset", "requires_grad", "device", NULL};
+    PyObject *o, *dtype = NULL, *device = Py_None; /* dtype is a keyword that must be given */
+    const dt_spec *spec = NULL;
+    dt_device d;
     Py_ssize_t count = -1, offset = 0;
     int grad = 0;
     dt_dtype t;
-    if (!PyArg_ParseTupleAndKeywords(args, kw, "O|$Onnp:frombuffer", names, &o, &dtype, &count, &offset, &grad)) return NULL;
+    if (!PyArg_ParseTupleAndKeywords(args, kw, "O|$OnnpO:frombuffer", names, &o, &dtype, &count, &offset, &grad, &device)) return NULL;
     if (!dtype) return PyErr_Format(PyExc_TypeError, "frombuffer(): missing the keyword argument 'dtype'");
     if (!dt_py_dtype_parse(dtype, &t)) return PyErr_Format(PyExc_TypeError, "frombuffer(): argument 'dtype' must be dtorch.dtype");
+    int at = device == Py_None ? 0 : dt_py_device_parse(device, &d);
+    if (device != Py_None && at == 0)
+        PyErr_Format(PyExc_TypeError, "frombuffer(): argument 'device' must be dtorch.device or str, not %s", dt_py_type_name(device));
+    if (device != Py_None && (at <= 0 || dt_py_spec_of_device(d, &spec) < 0)) return NULL;
     Py_buffer v;
     if (PyObject_GetBuffer(o, &v, PyBUF_SIMPLE) < 0) return NULL;
     Py_ssize_t size = (Py_ssize_t)dt_dtype_size(t), room = v.len - offset;
@@ -360,7 +366,7 @@ static PyObject *frombuffer(PyObject *m, PyObject *args, PyObject *kw) {
     } else if (!(s = dt_hostbuf_new((size_t)(count * size), &b))) {
         if (count) memcpy(b->data, (char *)v.buf + offset, (size_t)(count * size));
         dt_type type = {t, 1, {count}};
-        s = dt_tensor_from_host(b, &type, NULL, &out);
+        s = dt_tensor_from_host(b, &type, spec, &out);
     }
     PyBuffer_Release(&v);
     if (s) return dt_py_raise(s);
@@ -389,6 +395,13 @@ PyObject *dt_py_item_of(dt_dtype t, const void *p) {
     return PyLong_FromLongLong(dt_element_get_i64(t, p));
 }
 
+PyObject *dt_py_bytes_of(dt_future *f) {
+    py_hostbuf *b = PyObject_New(py_hostbuf, &dt_py_hostbuf_type);
+    if (!b) return NULL;
+    dt_hostbuf_ref(f->buf);
+    b->b = f->buf;
+    return (PyObject *)b;
+}
 PyObject *dt_py_numpy_of(dt_future *f) {
     static const char *const names[] = {
 #define X(name, ctype, size, cat, st, np) np,
@@ -399,10 +412,8 @@ PyObject *dt_py_numpy_of(dt_future *f) {
     const dt_meta *m = f->meta;
     if (!names[m->dtype][0]) return PyErr_Format(PyExc_TypeError, "Got unsupported ScalarType BFloat16");
     if (!dt_py_lazy(&ndarray, "numpy", "ndarray")) return NULL;
-    py_hostbuf *b = PyObject_New(py_hostbuf, &dt_py_hostbuf_type);
+    PyObject *b = dt_py_bytes_of(f);
     if (!b) return NULL;
-    dt_hostbuf_ref(f->buf);
-    b->b = f->buf;
     PyObject *shape = dt_py_shape(m), *r = NULL;
     if (shape) r = PyObject_CallFunction(ndarray, "OsO", shape, names[m->dtype], b);
     Py_XDECREF(shape);

@@ -112,7 +112,7 @@ static PyTypeObject waker_type = {
 };
 
 /* ---- futures ------------------------------------------------------------------------------------------------------------------------ */
-typedef enum { F_SYNC, F_ITEM, F_NUMPY, F_LIST } future_kind;
+typedef enum { F_SYNC, F_ITEM, F_NUMPY, F_LIST, F_BYTES } future_kind;
 typedef struct py_future {
     PyObject_HEAD dt_future *f;
     future_kind kind;
@@ -147,6 +147,7 @@ static PyObject *future_result(py_future *o) {
         case F_ITEM: o->result = dt_py_item_of((dt_dtype)o->f->meta->dtype, o->f->buf->data); break;
         case F_NUMPY: o->result = dt_py_numpy_of(o->f); break;
         case F_LIST: o->result = dt_py_list_of(o->f); break;
+        case F_BYTES: o->result = dt_py_bytes_of(o->f); break;
         }
     return Py_XNewRef(o->result);
 }
@@ -216,6 +217,7 @@ PyObject *dt_py_future_numpy(PyObject *self, PyObject *none) {
     return fetch_async(self, F_NUMPY);
 }
 PyObject *dt_py_future_tolist(PyObject *self, PyObject *none) { return fetch_async(self, F_LIST); }
+PyObject *dt_py_future_bytes(PyObject *self, PyObject *none) { return fetch_async(self, F_BYTES); }
 
 static PyObject *synchronize(PyObject *m, PyObject *none) {
     dt_future *f;

@@ -4,6 +4,8 @@
  * that a user could see. */
 #include "python/py.h"
 
+#include "tensor/layout.h"
+
 #define SELF dt_py_tensor_of(self)
 #define META dt_tensor_meta(SELF)
 
@@ -336,6 +338,35 @@ static PyObject *to_local(PyObject *self, PyObject *args, PyObject *kw) {
     }
     return list;
 }
+/* _boxes(): what each of the mesh's devices holds, a tuple per device of (first index, length, rows, step) per dimension; see layout.h. */
+static PyObject *boxes(PyObject *self, PyObject *none) {
+    const dt_meta *m = META;
+    int n = m->mesh->ndim ? m->mesh->n : 1;
+    PyObject *list = PyList_New(n);
+    for (int i = 0; list && i < n; i++) {
+        dt_box b;
+        dt_layout_box(m, i, &b);
+        PyObject *t = PyTuple_New(m->ndim);
+        for (int d = 0; t && d < m->ndim; d++) {
+            PyObject *v = Py_BuildValue("LLLL", (long long)b.lo[d], (long long)b.len[d], (long long)b.rows[d], (long long)b.step[d]);
+            if (v)
+                PyTuple_SET_ITEM(t, d, v);
+            else
+                Py_CLEAR(t);
+        }
+        if (t)
+            PyList_SET_ITEM(list, i, t);
+        else
+            Py_CLEAR(list);
+    }
+    return list;
+}
+/* _storage_id(): equal for handles that are the whole of one storage; 0 for views. */
+static PyObject *storage_id(PyObject *self, PyObject *none) {
+    const dt_tensor *t = SELF;
+    if (t->is_view || t->cell->chain) return PyLong_FromLong(0);
+    return PyLong_FromVoidPtr(t->cell->root ? t->cell->root : t->cell);
+}
 /* Tensor.from_local(tensors, mesh, placements=None): one tensor per device, or one for all. */
 static PyObject *from_local(PyObject *none, PyObject *args, PyObject *kw) {
     static char *names[] = {"local_tensor", "device_mesh", "placements", "run_check", NULL};
@@ -410,6 +441,9 @@ PyMethodDef dt_py_tensor_methods[] = {
     {"item_async", dt_py_future_item, METH_NOARGS, "item() as a future."},
     {"tolist_async", dt_py_future_tolist, METH_NOARGS, "tolist() as a future."},
     {"numpy_async", dt_py_future_numpy, METH_NOARGS, "numpy() as a future."},
+    {"_bytes_async", dt_py_future_bytes, METH_NOARGS, "A future of the values' bytes, row by row: an object with the buffer interface."},
+    {"_boxes", boxes, METH_NOARGS, NULL},
+    {"_storage_id", storage_id, METH_NOARGS, NULL},
     {"__dlpack__", (PyCFunction)(void (*)(void))dt_py_dlpack, METH_FASTCALL | METH_KEYWORDS, "A DLPack capsule of the values; waits for them."},
     {"__dlpack_device__", dt_py_dlpack_device, METH_NOARGS, NULL},
     CASTS(float),

@@ -156,6 +156,7 @@ extern PyTypeObject dt_py_hostbuf_type;
 /* A tensor with a copy of the object's data: nested sequences, numbers, buffers, array interfaces, tensors. dtype NONE: inferred. */
 dt_tensor *dt_py_tensor_from(PyObject *data, dt_dtype dtype, const dt_spec *spec);
 PyObject *dt_py_numpy_of(dt_future *f); /* of a completed fetch; shares its buffer */
+PyObject *dt_py_bytes_of(dt_future *f); /* the same as an object with the buffer interface, of any dtype */
 PyObject *dt_py_item_of(dt_dtype t, const void *p);
 PyObject *dt_py_list_of(dt_future *f);
 bool dt_py_is_array(PyObject *o); /* numpy.ndarray or another object with an array interface */
@@ -166,7 +167,7 @@ int dt_py_wait(dt_future *f);         /* GIL released, signals served; 0, or -1 
 dt_future *dt_py_fetch(dt_tensor *t); /* flushed and waited for; NULL = exception */
 int dt_py_read_one(dt_tensor *t, dt_dtype *type, char value[8]);
 PyObject *dt_py_future_numpy(PyObject *self, PyObject *none), *dt_py_future_item(PyObject *self, PyObject *none),
-    *dt_py_future_tolist(PyObject *self, PyObject *none);
+    *dt_py_future_tolist(PyObject *self, PyObject *none), *dt_py_future_bytes(PyObject *self, PyObject *none);
 
 /* ---- dlpack.c ---- */
 PyObject *dt_py_dlpack(PyObject *self, PyObject *const *args, Py_ssize_t n, PyObject *kwnames);

@@ -323,3 +323,13 @@ def test_a_tree_that_makes_no_sense_is_refused():
         with pytest.raises(safetensors.SafetensorError):
             dtorch.load(stdio.BytesIO(data))
     assert issubclass(io.SafetensorError, ValueError)
+
+
+@pytest.mark.parametrize("shape", [[1] * 9, [1] * 33, [1] * 65, [0, 2**62], [0, 2**70]])
+def test_shapes_that_no_tensor_can_have(tmp_path, shape):
+    size = 0 if 0 in shape else 4
+    path = tmp_path / "x.safetensors"
+    path.write_bytes(packed({"a": {"dtype": "F32", "shape": shape, "data_offsets": [0, size]}}, b"\0" * size))
+    for read in (safetensors.load_file, dtorch.load):
+        with pytest.raises(io.SafetensorError, match="x.safetensors.*'a'"):
+            read(path)
