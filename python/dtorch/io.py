@@ -20,7 +20,7 @@ __all__ = ["SafetensorError", "load", "load_bytes", "load_file", "safe_open", "s
 
 _HEADER_MAX = 100_000_000  # bytes; as other readers of the format
 _TREE = "dtorch.tree"
-_MAX_DIM = 8
+_MAX_DIM = 12  # of a tensor
 
 # The format's name, dtorch's name, NumPy's dtype of the raw elements, bytes of an element.
 _DTYPES = (
@@ -182,8 +182,6 @@ def _check_entry(name, entry, size):
         raise SafetensorError(f"{name!r}: shape must be a list of sizes, got {str(shape)[:200]}")
     if len(shape) > _MAX_DIM:
         raise SafetensorError(f"{name!r}: {len(shape)} dimensions are too many; at most {_MAX_DIM} are possible")
-    if any(s >= 1 << 62 for s in shape):  # with a 0 beside it, the number of bytes would not tell
-        raise SafetensorError(f"{name!r}: shape {str(shape)[:200]} has a size that no tensor can have")
     if not isinstance(offsets, list) or len(offsets) != 2 or not all(_is_size(o) for o in offsets):
         raise SafetensorError(f"{name!r}: data_offsets must be two numbers, got {str(offsets)[:200]}")
     begin, end = offsets
@@ -194,6 +192,8 @@ def _check_entry(name, entry, size):
         count *= s
     if count * row[3] != end - begin:
         raise SafetensorError(f"{name!r}: shape {shape} of {row[0]} needs {count * row[3]} bytes, data_offsets give {end - begin}")
+    if any(s >= 1 << 62 for s in shape):  # with a 0 beside it, the number of bytes would not tell
+        raise SafetensorError(f"{name!r}: shape {str(shape)[:200]} has a size that no tensor can have")
     return row, tuple(shape), begin, end
 
 

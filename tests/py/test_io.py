@@ -325,7 +325,7 @@ def test_a_tree_that_makes_no_sense_is_refused():
     assert issubclass(io.SafetensorError, ValueError)
 
 
-@pytest.mark.parametrize("shape", [[1] * 9, [1] * 33, [1] * 65, [0, 2**62], [0, 2**70]])
+@pytest.mark.parametrize("shape", [[1] * 13, [1] * 33, [1] * 65, [0, 2**62], [0, 2**70]])
 def test_shapes_that_no_tensor_can_have(tmp_path, shape):
     size = 0 if 0 in shape else 4
     path = tmp_path / "x.safetensors"
