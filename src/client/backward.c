@@ -153,7 +153,7 @@ static bool sums_to(const dt_meta *g, const dt_meta *m) {
     return true;
 }
 
-dt_tensor *dt_grad_fit(dt_scope *s, dt_tensor *g, const dt_meta *m, bool leaf, const char *who, int index) {
+dt_tensor *dt_grad_fit(dt_scope *s, dt_tensor *g, const dt_meta *m, const dt_placement *place, const char *who, int index) {
     if (s->status || !g) return NULL;
     dt_status r = dt_tensor_fresh(g);
     if (r) {
@@ -177,10 +177,10 @@ dt_tensor *dt_grad_fit(dt_scope *s, dt_tensor *g, const dt_meta *m, bool leaf, c
     if (g && dt_tensor_meta_fast(g)->dtype != m->dtype) g = dt_util_cast(s, g, (dt_dtype)m->dtype);
     if (!g) return NULL;
     k = dt_tensor_meta_fast(g);
-    dt_placement place[DT_MAX_MESH_DIM];
-    dt_grad_place(m, place);
-    bool move = k->mesh != m->mesh || (leaf && memcmp(place, k->place, sizeof place) != 0);
-    return move ? dt_util_redistribute(s, g, m->mesh, place) : g;
+    if (k->mesh == m->mesh && (!place || !memcmp(place, k->place, sizeof k->place))) return g;
+    dt_placement own[DT_MAX_MESH_DIM];
+    if (!place) dt_grad_place(m, own);
+    return dt_util_redistribute(s, g, m->mesh, place ? place : own);
 }
 
 /* ---- running nodes ---- */
@@ -196,7 +196,7 @@ static dt_status spread(const run *r, dt_scope *s, dt_grad_node *n, const bool *
     for (uint32_t i = 0; i < n->n_in; i++) {
         if (!needs[i] || !gx[i]) continue;
         const dt_meta *m = n->kind == DT_NODE_OP ? n->call->in[i] : dt_node_metas(n)[i];
-        dt_tensor *g = dt_grad_fit(s, gx[i], m, false, dt_grad_node_name(n), (int)i);
+        dt_tensor *g = dt_grad_fit(s, gx[i], m, NULL, dt_grad_node_name(n), (int)i);
         if (!g) return s->status;
         DT_TRY(deliver(s, known(r, n->edge[i].node), n->edge[i].nr, g));
     }
@@ -250,12 +250,20 @@ static dt_status run_node(run *r, info *i) {
     return st;
 }
 
+/* Does anybody but .grad see this leaf's gradient now? Then it cannot wait for its sum over devices. */
+static bool seen_at_once(const run *r, const info *i) {
+    const dt_leaf *l = i->node->leaf->leaf;
+    return r->a->create_graph || r->a->n_inputs || i->captures || i->node->hooks || (l && (l->pre.n || l->post.n));
+}
+
 /* A leaf's gradient is complete: fit it, run its hooks. i->grad[0] is replaced. */
-static dt_status leaf_ready(info *i) {
+static dt_status leaf_ready(const run *r, info *i) {
     dt_tensor *t = i->node->leaf;
+    dt_placement place[DT_MAX_MESH_DIM];
+    dt_leaf_place(t, seen_at_once(r, i) ? NULL : dt_tensor_meta_fast(i->grad[0]), place);
     dt_scope s;
     dt_scope_init(&s);
-    dt_tensor *g = dt_grad_fit(&s, i->grad[0], dt_tensor_meta_fast(t), true, "AccumulateGrad", 0);
+    dt_tensor *g = dt_grad_fit(&s, i->grad[0], dt_tensor_meta_fast(t), place, "AccumulateGrad", 0);
     if (g && g != i->grad[0]) {
         dt_tensor_unref(i->grad[0]);
         i->grad[0] = dt_tensor_ref(g);
@@ -280,7 +288,7 @@ static dt_status leaf_accumulate(run *r, dt_tensor *t, dt_tensor *g) {
 static dt_status step(run *r, info *i) {
     dt_grad_node *n = i->node;
     bool leaf = n->kind == DT_NODE_LEAF;
-    if (leaf && i->grad[0]) DT_TRY(leaf_ready(i));
+    if (leaf && i->grad[0]) DT_TRY(leaf_ready(r, i));
     for (uint32_t k = 0; n->hooks && k < n->n_out; k++)
         if (i->grad[k]) DT_TRY(dt_hooks_run(n->hooks, k, &i->grad[k]));
     for (capture *c = i->captures; c; c = c->next)
@@ -331,7 +339,7 @@ static dt_status root_gradient(dt_scope *s, const dt_backward_args *a, int k, dt
         dt_shape_print(m->ndim, m->shape, &y);
         return dt_fail(DT_E_GRAD, "Mismatch in shape: grad_output[%d] has a shape of %s and output[%d] has a shape of %s.", k, x.buf, k, y.buf);
     }
-    *out = dt_grad_fit(s, g, m, false, "backward", k);
+    *out = dt_grad_fit(s, g, m, NULL, "backward", k);
     return s->status;
 }
 

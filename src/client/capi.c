@@ -90,7 +90,7 @@ void dt_requires_grad_set(dt_tensor *t, bool on) {
     if (t && dt_tensor_requires_grad_set(t, on)) return; /* dt_error has the reason */
 }
 bool dt_requires_grad(const dt_tensor *t) { return t && dt_tensor_requires_grad(t); }
-dt_tensor *dt_grad_of(const dt_tensor *t) { return t ? dt_tensor_grad(t) : NULL; }
+dt_tensor *dt_grad_of(const dt_tensor *t) { return t && !dt_tensor_grad_settle((dt_tensor *)t) ? dt_tensor_grad(t) : NULL; }
 void dt_grad_clear(dt_tensor *t) {
     if (t && dt_tensor_grad_set(t, NULL)) return; /* clearing cannot fail */
 }

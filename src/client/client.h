@@ -126,7 +126,11 @@ typedef struct dt_hook { /* called with the gradient; returns DT_OK and may repl
     void (*free_fn)(void *ctx);
     void *ctx;
 } dt_hook;
-dt_tensor *dt_tensor_grad(const dt_tensor *t);                   /* borrowed or NULL */
+dt_status dt_tensor_grad_settle(dt_tensor *t) DT_WUR; /* sums up what waits (hooks.c): before dt_tensor_grad */
+dt_tensor *dt_tensor_grad(const dt_tensor *t);        /* borrowed or NULL */
+/* Where backward leaves a leaf's gradient: (mesh->ndim,); NULL sets back to the leaf's own placements, Replicate for Partial. */
+void dt_tensor_grad_placements(const dt_tensor *t, dt_placement *place);
+dt_status dt_tensor_grad_placements_set(dt_tensor *t, const dt_spec *spec) DT_WUR;
 dt_status dt_tensor_grad_set(dt_tensor *t, dt_tensor *g) DT_WUR; /* shape, dtype must agree; NULL clears */
 dt_status dt_tensor_hook_add(dt_tensor *t, dt_hook h, uint64_t *handle) DT_WUR;
 dt_status dt_tensor_post_hook_add(dt_tensor *t, dt_hook h, uint64_t *handle) DT_WUR; /* register_post_accumulate_grad_hook */

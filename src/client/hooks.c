@@ -142,11 +142,43 @@ void dt_leaf_free(dt_tensor *t) {
     dt_hooks_fini(&l->pre);
     dt_hooks_fini(&l->post);
     dt_tensor_unref(l->grad);
+    dt_tensor_unref(l->pending);
     dt_free(l);
 }
 
-/* ---- .grad ---- */
+/* ---- .grad ----
+ * A gradient that comes out as a Partial sum, such as that of a replicated parameter from a batch that is cut, is summed up over devices when somebody
+ * reads .grad: at the optimizer's step. Until then contributions of further backward passes are added to it where they are, so that accumulating over
+ * any number of micro-batches communicates once. Nobody can tell: it does not wait if the leaf has hooks, if the backward pass is itself recorded, or
+ * if somebody holds the tensor that .grad is. What is asked for in shards does not wait either: a shard is smaller than what it is the sum of. */
 dt_tensor *dt_tensor_grad(const dt_tensor *t) { return t->leaf ? t->leaf->grad : NULL; }
+
+static void own_place(const dt_tensor *t, dt_placement *place) {
+    const dt_spec *s = t->leaf ? t->leaf->grad_spec : NULL;
+    if (s && s->mesh == dt_tensor_meta_fast(t)->mesh)
+        memcpy(place, s->place, sizeof s->place);
+    else
+        dt_grad_place(dt_tensor_meta_fast(t), place);
+}
+
+void dt_leaf_place(const dt_tensor *t, const dt_meta *g, dt_placement *place) {
+    own_place(t, place);
+    if (!g || g->mesh != dt_tensor_meta_fast(t)->mesh) return;
+    for (int d = 0; d < g->mesh->ndim; d++)
+        if (g->place[d].kind == DT_PARTIAL && g->place[d].reduce == DT_SUM && place[d].kind == DT_REPLICATE) place[d] = g->place[d];
+}
+
+dt_status dt_tensor_grad_placements_set(dt_tensor *t, const dt_spec *spec) {
+    if (!dt_tensor_is_leaf(t)) return dt_fail(DT_E_GRAD, "grad_placements: the tensor is not a leaf, its gradient is not kept");
+    for (int d = 0; spec && d < spec->mesh->ndim; d++)
+        if (spec->place[d].kind == DT_PARTIAL) return dt_fail(DT_E_PLACEMENT, "grad_placements: Replicate() and Shard(dim) are legal, not Partial");
+    DT_TRY(dt_tensor_grad_settle(t));
+    if (!dt_leaf_get(t)) return DT_E_NOMEM;
+    t->leaf->grad_spec = spec;
+    return DT_OK;
+}
+
+void dt_tensor_grad_placements(const dt_tensor *t, dt_placement *place) { own_place(t, place); }
 
 dt_status dt_tensor_grad_set(dt_tensor *t, dt_tensor *g) {
     if (g == t) return dt_fail(DT_E_VALUE, "can't assign Variable as its own grad");
@@ -170,9 +202,11 @@ dt_status dt_tensor_grad_set(dt_tensor *t, dt_tensor *g) {
         dt_tensor_ref(g);
     }
     if (!t->leaf) return DT_OK;
-    dt_tensor *old = t->leaf->grad;
+    dt_tensor *old = t->leaf->grad, *waiting = t->leaf->pending;
     t->leaf->grad = g;
+    t->leaf->pending = NULL;
     dt_tensor_unref(old);
+    dt_tensor_unref(waiting);
     return DT_OK;
 }
 
@@ -182,10 +216,7 @@ static dt_tensor *own_copy(dt_tensor *g, bool history) {
     return dt_tensor_over(dt_tensor_val(g), fn, g->is_view ? g->out_nr : g->cell->out_nr);
 }
 
-dt_status dt_grad_accumulate(dt_tensor *t, dt_tensor *g, bool create_graph) {
-    dt_leaf *l = dt_leaf_get(t);
-    if (!l) return DT_E_NOMEM;
-    DT_TRY(dt_tensor_fresh(g));
+static dt_status add_to_grad(dt_leaf *l, dt_tensor *g, bool create_graph) {
     if (!l->grad) {
         l->grad = own_copy(g, create_graph);
         return l->grad ? DT_OK : DT_E_NOMEM;
@@ -202,4 +233,67 @@ dt_status dt_grad_accumulate(dt_tensor *t, dt_tensor *g, bool create_graph) {
         r = dt_tensor_write(l->grad, sum); /* grad mode is off: what holds .grad sees the sum */
     dt_scope_fini(&s);
     return r;
+}
+
+/* g, summed up over devices, into .grad. */
+static dt_status settle(dt_tensor *t, dt_tensor *g, uint32_t site) {
+    dt_placement place[DT_MAX_MESH_DIM];
+    dt_scope s;
+    uint32_t before = dt_m.site;
+    bool recorded = !dt_m.grad_off;
+    dt_m.site = site;
+    dt_m.grad_off = true;
+    dt_scope_init(&s);
+    own_place(t, place);
+    dt_tensor *whole = dt_grad_fit(&s, g, dt_tensor_meta_fast(t), place, "AccumulateGrad", 0);
+    dt_status r = whole ? add_to_grad(t->leaf, whole, false) : s.status;
+    dt_scope_fini(&s);
+    dt_m.site = before;
+    dt_m.grad_off = !recorded;
+    return r;
+}
+
+dt_status dt_tensor_grad_settle(dt_tensor *t) {
+    if (!t->leaf || !t->leaf->pending) return DT_OK;
+    dt_tensor *g = t->leaf->pending;
+    t->leaf->pending = NULL;
+    dt_status r = settle(t, g, t->leaf->pending_site);
+    dt_tensor_unref(g);
+    return r;
+}
+
+/* g is Partial where .grad will not be: keep it back, or settle at once if it would show. */
+static dt_status keep_pending(dt_tensor *t, dt_leaf *l, dt_tensor *g) {
+    if (l->grad && l->grad->refs > 1) {
+        DT_TRY(dt_tensor_grad_settle(t));
+        return settle(t, g, dt_m.site);
+    }
+    if (l->pending && dt_tensor_meta_fast(l->pending) != dt_tensor_meta_fast(g)) DT_TRY(dt_tensor_grad_settle(t));
+    l->pending_site = dt_m.site;
+    if (!l->pending) {
+        l->pending = own_copy(g, false);
+        return l->pending ? DT_OK : DT_E_NOMEM;
+    }
+    dt_scope s;
+    dt_scope_init(&s);
+    dt_tensor *sum = dt_util_add(&s, l->pending, g), *copy = sum ? own_copy(sum, false) : NULL;
+    dt_status r = s.status ? s.status : copy ? DT_OK : DT_E_NOMEM;
+    dt_scope_fini(&s);
+    if (r) return r;
+    dt_tensor_unref(l->pending);
+    l->pending = copy;
+    return DT_OK;
+}
+
+dt_status dt_grad_accumulate(dt_tensor *t, dt_tensor *g, bool create_graph) {
+    dt_leaf *l = dt_leaf_get(t);
+    if (!l) return DT_E_NOMEM;
+    DT_TRY(dt_tensor_fresh(g));
+    const dt_meta *m = dt_tensor_meta_fast(g);
+    dt_placement place[DT_MAX_MESH_DIM];
+    own_place(t, place);
+    for (int d = 0; d < m->mesh->ndim; d++)
+        if (m->place[d].kind == DT_PARTIAL && place[d].kind == DT_REPLICATE) return keep_pending(t, l, g);
+    DT_TRY(create_graph ? dt_tensor_grad_settle(t) : DT_OK);
+    return add_to_grad(l, g, create_graph);
 }

@@ -249,6 +249,9 @@ static inline const dt_meta **dt_node_metas(dt_grad_node *n) { return (const dt_
 typedef struct dt_leaf {
     dt_grad_node *acc; /* weak */
     dt_tensor *grad;
+    dt_tensor *pending;       /* what belongs to .grad besides: Partial, summed up over devices when .grad is read (hooks.c); NULL: nothing */
+    uint32_t pending_site;    /* the backward that it came from */
+    const dt_spec *grad_spec; /* where .grad shall lie; NULL: as dt_grad_place says */
     dt_hooks pre, post;
     dt_grad_node *retain_node; /* retain_grad on a non-leaf: where its entry is (strong) */
 } dt_leaf;
@@ -267,8 +270,10 @@ dt_status dt_hooks_run(dt_hooks *h, uint32_t nr, dt_tensor **grad) DT_WUR;
 void dt_hooks_fini(dt_hooks *h);
 void dt_retain_move(dt_tensor *t);                                                  /* t's history changed: its retain_grad goes along */
 dt_status dt_grad_accumulate(dt_tensor *t, dt_tensor *g, bool create_graph) DT_WUR; /* into t.grad */
-/* A gradient made to fit a tensor of this meta: summed, cast, brought to its mesh; leaf: also to its placements. */
-dt_tensor *dt_grad_fit(dt_scope *s, dt_tensor *g, const dt_meta *m, bool leaf, const char *who, int index);
+/* Where the gradient of leaf t lies. Where `g` is a Partial sum and the leaf wants all of it on each device, g's: the sum waits (hooks.c). */
+void dt_leaf_place(const dt_tensor *t, const dt_meta *g, dt_placement *place);
+/* A gradient made to fit a tensor of this meta: summed, cast, brought to its mesh; and to these placements, unless NULL. */
+dt_tensor *dt_grad_fit(dt_scope *s, dt_tensor *g, const dt_meta *m, const dt_placement *place, const char *who, int index);
 /* An op was recorded in place of t: what it saved of t's old value is no longer versioned, what it saved of its result is t's. */
 void dt_grad_node_rebase(dt_grad_node *n, dt_tensor *t);
 

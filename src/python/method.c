@@ -266,6 +266,7 @@ static PyObject *requires_grad_(PyObject *self, PyObject *args, PyObject *kw) {
     return Py_NewRef(self);
 }
 static PyObject *get_grad(PyObject *self, void *x) {
+    DT_PY_CHECK(dt_tensor_grad_settle(SELF));
     dt_tensor *g = dt_tensor_grad(SELF);
     return g ? dt_py_wrap(dt_tensor_ref(g)) : Py_NewRef(Py_None);
 }
@@ -275,6 +276,17 @@ static int set_grad(PyObject *self, PyObject *v, void *x) {
         return -1;
     }
     dt_status s = dt_tensor_grad_set(SELF, v && v != Py_None ? dt_py_tensor_of(v) : NULL);
+    return s ? dt_py_raise_int(s) : 0;
+}
+static PyObject *get_grad_placements(PyObject *self, void *x) {
+    dt_meta m = *META;
+    dt_tensor_grad_placements(SELF, m.place);
+    return dt_py_placements(&m);
+}
+static int set_grad_placements(PyObject *self, PyObject *v, void *x) {
+    const dt_spec *spec = NULL;
+    if (v && v != Py_None && dt_py_spec_change(META, NULL, v, &spec) < 0) return -1;
+    dt_status s = dt_tensor_grad_placements_set(SELF, spec);
     return s ? dt_py_raise_int(s) : 0;
 }
 static PyObject *get_grad_fn(PyObject *self, void *x) { return dt_py_grad_fn(SELF); }
@@ -484,7 +496,12 @@ PyGetSetDef dt_py_tensor_getset[] = {
     {"itemsize", get_itemsize, NULL, "Bytes of one element.", NULL},
     {"nbytes", get_nbytes, NULL, "Bytes of all elements.", NULL},
     {"requires_grad", get_requires_grad, set_requires_grad, "Is a gradient wanted (leaves), or is there a history?", NULL},
-    {"grad", get_grad, set_grad, "The accumulated gradient, or None.", NULL},
+    {"grad", get_grad, set_grad,
+     "The accumulated gradient, or None. It lies as grad_placements say; where backward passes left sums over devices to do, reading it does them.", NULL},
+    {"grad_placements", get_grad_placements, set_grad_placements,
+     "Where backward leaves the gradient of a leaf: its own placements, with Replicate for Partial, unless set: to a sequence or a dict by mesh-dimension "
+     "name, None for the default. A sum over devices that ends in shards is a reduce-scatter: p.grad_placements = {'dp': Shard(0)}.",
+     NULL},
     {"grad_fn", get_grad_fn, NULL, "The graph node that made this tensor, or None.", NULL},
     {"is_leaf", get_is_leaf, NULL, "Was it made by the user, not by a recorded call?", NULL},
     {"data", get_data, set_data, "The same storage without history; settable.", NULL},
