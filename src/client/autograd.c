@@ -40,6 +40,10 @@ void dt_grad_node_saved_free(dt_grad_node *n) {
     dt_slot *s = dt_node_slots(n);
     if (n->n_slots) n->released = true;
     for (uint32_t i = 0; i < n->n_slots; i++) {
+        if (DT_UNLIKELY(s[i].recipe != NULL)) {
+            dt_recipe_done(s[i].recipe);
+            continue;
+        }
         dt_val_unref(s[i].val);
         dt_cell_unref(s[i].cell);
     }
@@ -135,6 +139,12 @@ static uint32_t count_slots(const dt_call *c) {
 }
 
 static void save(dt_slot *s, uint32_t index, dt_tensor *t) {
+    dt_recipe *r = dt_tensor_val(t)->recipe;
+    if (DT_UNLIKELY(r != NULL)) { /* the cell would keep the value; writes do not matter to what is made from values */
+        *s = (dt_slot){.recipe = r, .index = index};
+        dt_recipe_use(r);
+        return;
+    }
     dt_cell *root = dt_cell_root(t->cell);
     *s = (dt_slot){.val = dt_val_ref(dt_tensor_val(t)), .cell = dt_cell_ref(root), .version = root->version, .index = index};
 }
@@ -184,6 +194,7 @@ void dt_grad_node_rebase(dt_grad_node *n, dt_tensor *t) {
     dt_cell *root = dt_cell_root(t->cell);
     dt_slot *s = dt_node_slots(n);
     for (uint32_t i = 0; i < n->n_slots; i++) {
+        if (s[i].recipe) continue;
         if (s[i].index >= DT_SLOT_OUT) {
             dt_cell_unref(s[i].cell);
             s[i].cell = dt_cell_ref(root);
@@ -220,16 +231,21 @@ static dt_tensor *unpack(dt_grad *g, uint32_t index) {
             dt_scope_fail(g->s, r);
             return NULL;
         }
+        dt_val *v = s->val;
+        if (DT_UNLIKELY(s->recipe != NULL) && (r = dt_recipe_make(s->recipe, &v))) {
+            dt_scope_fail(g->s, r);
+            return NULL;
+        }
         dt_grad_node *fn = NULL;
         uint32_t nr = 0;
         if (dt_recording() && index >= DT_SLOT_OUT) {
-            fn = dt_dtype_is_float((dt_dtype)s->val->meta->dtype) ? n : NULL;
+            fn = dt_dtype_is_float((dt_dtype)v->meta->dtype) ? n : NULL;
             nr = index - DT_SLOT_OUT;
         } else if (dt_recording() && n->edge[index].kind == DT_EDGE_NODE) {
             fn = n->edge[index].node;
             nr = n->edge[index].nr;
         }
-        dt_tensor *t = dt_tensor_over(s->val, fn, nr);
+        dt_tensor *t = dt_tensor_over(v, fn, nr);
         if (!t) dt_scope_fail(g->s, DT_E_NOMEM);
         return dt_scope_own(g->s, t);
     }

@@ -419,13 +419,16 @@ dt_status dt_backward_run(const dt_backward_args *a, dt_tensor **out) {
     r.out = captured;
     dt_modes was = dt_m;
     dt_m.grad_off = !a->create_graph;
+    dt_m.recipe = false;
     dt_m.policy = DT_POLICY_AUTO; /* what the formulas imply is not the user's doing */
     dt_scope s;
     dt_scope_init(&s);
     dt_status st = go(&r, &s);
     dt_scope_fini(&s);
     clean(&r);
+    dt_recipes_forget();
     dt_m.grad_off = was.grad_off;
+    dt_m.recipe = was.recipe;
     dt_m.policy = was.policy;
     for (int k = 0; k < a->n_inputs; k++)
         if (!st && out && !a->accumulate)

@@ -229,10 +229,23 @@ static void set_history(dt_call *c, dt_tensor **out, dt_grad_node *node) {
     dt_grad_node_unref(node);
 }
 
+/* A value that is made again when it is saved passes that on to its views and casts. */
+static inline bool wants_recipe(const dt_call *c, bool view) {
+    if (DT_UNLIKELY(dt_m.recipe)) return true;
+    return (view || c->op == &dt_op_to_dtype) && dt_c.in_tensor[0] && DT_UNLIKELY(dt_tensor_val(dt_c.in_tensor[0])->recipe != NULL);
+}
+
 static dt_status issue(dt_call *c, const dt_args *args, dt_tensor **out) {
     bool view = DT_UNLIKELY(c->flags & DT_CALL_VIEW);
     DT_TRY(view ? make_views(c, out) : make_results(c, out));
     if (DT_UNLIKELY(c->op->flags & DT_F_RANDOM)) put_seed(c, args); /* before the history, which keeps the numbers */
+    if (DT_UNLIKELY(wants_recipe(c, view)) && c->n_in == 1) {
+        dt_status s = dt_recipe_attach(c, dt_tensor_val(dt_c.in_tensor[0]), dt_tensor_val(out[0]));
+        if (s) {
+            discard(out, c->n_out);
+            return s;
+        }
+    }
     dt_grad_node *node = NULL;
     if (dt_c.any_grad && (c->flags & DT_CALL_GRAD) && dt_recording()) {
         dt_status s = dt_grad_record(c, out, &node);

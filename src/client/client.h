@@ -23,7 +23,8 @@
 
 typedef struct dt_val {
     uint32_t refs, id;
-    const dt_meta *meta; /* NULL until the record that makes the value is written */
+    const dt_meta *meta;      /* NULL until the record that makes the value is written */
+    struct dt_recipe *recipe; /* how to make it again; NULL: it is kept (recipe.c) */
 } dt_val;
 
 typedef struct dt_grad_node dt_grad_node;
@@ -112,6 +113,8 @@ bool dt_mode_grad(void);
 bool dt_mode_grad_set(bool on); /* returns the previous */
 bool dt_mode_inference(void);
 bool dt_mode_inference_set(bool on);
+/* While on, autograd saves the results of calls of one tensor as recipes: they are made again when the backward pass needs them. */
+bool dt_mode_recipe_set(bool on);
 dt_policy dt_mode_policy(void);
 void dt_mode_policy_set(dt_policy p);               /* redistribute_policy: implied redistributions are silent, warned about, or errors */
 void dt_mode_warn_fn(void (*fn)(const char *text)); /* where "warn" goes; default stderr */

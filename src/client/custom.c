@@ -52,7 +52,8 @@ dt_status dt_custom_attach(const dt_custom *c, int n_in, dt_tensor *const *ins, 
 }
 
 struct dt_saved {
-    dt_val *val;
+    dt_val *val; /* or */
+    dt_recipe *recipe;
     dt_cell *root;
     uint32_t version;
     dt_edge edge;
@@ -68,15 +69,19 @@ dt_status dt_saved_new(dt_tensor *t, dt_saved **out) {
         return r;
     }
     dt_cell *root = dt_cell_root(t->cell);
+    *out = s;
+    if ((s->recipe = dt_tensor_val(t)->recipe)) {
+        dt_recipe_use(s->recipe);
+        return DT_OK;
+    }
     s->val = dt_val_ref(dt_tensor_val(t));
     s->root = dt_cell_ref(root);
     s->version = root->version;
-    *out = s;
     return DT_OK;
 }
 
 static dt_status check_version(const dt_saved *s) {
-    if (s->root->version != s->version) {
+    if (s->root && s->root->version != s->version) {
         DT_STR(text, 240);
         dt_meta_print(s->val->meta, &text);
         return dt_fail(DT_E_GRAD,
@@ -89,7 +94,9 @@ static dt_status check_version(const dt_saved *s) {
 
 dt_status dt_saved_get_as(dt_saved *s, dt_grad_node *n, uint32_t nr, dt_tensor **out) {
     DT_TRY(check_version(s));
-    *out = dt_tensor_over(s->val, n, nr);
+    dt_val *v = s->val;
+    if (s->recipe) DT_TRY(dt_recipe_make(s->recipe, &v));
+    *out = dt_tensor_over(v, n, nr);
     return *out ? DT_OK : DT_E_NOMEM;
 }
 
@@ -99,12 +106,15 @@ dt_status dt_saved_get(dt_saved *s, dt_tensor **out) {
         *out = dt_tensor_ref(s->edge.node->leaf);
         return DT_OK;
     }
-    *out = dt_tensor_over(s->val, s->edge.kind == DT_EDGE_NODE ? s->edge.node : NULL, s->edge.nr);
+    dt_val *v = s->val;
+    if (s->recipe) DT_TRY(dt_recipe_make(s->recipe, &v));
+    *out = dt_tensor_over(v, s->edge.kind == DT_EDGE_NODE ? s->edge.node : NULL, s->edge.nr);
     return *out ? DT_OK : DT_E_NOMEM;
 }
 
 void dt_saved_free(dt_saved *s) {
     if (!s) return;
+    if (s->recipe) dt_recipe_done(s->recipe);
     dt_val_unref(s->val);
     dt_cell_unref(s->root);
     if (s->edge.kind == DT_EDGE_NODE) dt_grad_node_unref(s->edge.node);

@@ -70,12 +70,13 @@ typedef struct dt_client {
     uint64_t seq;          /* of gradient nodes */
     uint64_t hook_id;
     dt_grad_node *dead_nodes; /* being freed, see dt_grad_node_unref */
+    struct dt_recipe *again;  /* values made again and kept for the backward pass that runs */
     bool draining;
 } dt_client;
 extern dt_client dt_c;
 
 typedef struct dt_modes {
-    bool grad_off, inference;
+    bool grad_off, inference, recipe;
     uint8_t policy;
     uint32_t site;
     const dt_spec *spec;
@@ -105,6 +106,7 @@ static inline dt_val *dt_val_new(void) { /* NULL: out of host memory */
     v->refs = 1;
     v->id = dt_c.free_ids[--dt_c.n_free];
     v->meta = NULL;
+    v->recipe = NULL;
     return v;
 }
 void dt_val_free(dt_val *v);
@@ -115,6 +117,27 @@ static inline dt_val *dt_val_ref(dt_val *v) {
     v->refs++;
     return v;
 }
+
+/* ---- recipe.c ---- */
+typedef struct dt_recipe {
+    uint32_t refs, users;          /* users: saved slots among refs */
+    dt_call *call;                 /* one tensor to one tensor */
+    dt_val *src;                   /* its input, or */
+    struct dt_recipe *from;        /* the recipe of its input */
+    dt_val *again;                 /* made again and kept: then it is on dt_c's list */
+    struct dt_recipe *next, *prev; /* of that list */
+} dt_recipe;
+static inline dt_recipe *dt_recipe_ref(dt_recipe *r) {
+    r->refs++;
+    return r;
+}
+void dt_recipe_unref(dt_recipe *r);
+dt_status dt_recipe_attach(dt_call *c, dt_val *in, dt_val *out) DT_WUR; /* out = c(in) is made again, not kept */
+void dt_recipe_use(dt_recipe *r);                                       /* a saved use begins */
+void dt_recipe_done(dt_recipe *r);                                      /* and ends */
+dt_status dt_recipe_make(dt_recipe *r, dt_val **out) DT_WUR;            /* borrowed: kept until the last user is done or dt_recipes_forget */
+void dt_recipe_forget(dt_recipe *r);
+void dt_recipes_forget(void); /* a backward pass ended */
 
 /* ---- cells and handles ---- */
 dt_cell *dt_cell_new(void); /* one reference, no value */
@@ -214,8 +237,9 @@ typedef struct dt_edge { /* where the gradient of an input goes, or the number t
     uint32_t kind;
 } dt_edge;
 typedef struct dt_slot { /* a saved input or output */
-    dt_val *val;
-    dt_cell *cell; /* whose version counts; NULL: not checked */
+    dt_val *val;         /* NULL where there is a recipe */
+    dt_recipe *recipe;   /* instead of the value and its cell */
+    dt_cell *cell;       /* whose version counts; NULL: not checked */
     uint32_t version;
     uint32_t index; /* inputs: i; outputs: DT_SLOT_OUT + i */
 } dt_slot;

@@ -19,6 +19,11 @@ bool dt_mode_inference_set(bool on) {
     dt_m.inference = on;
     return was;
 }
+bool dt_mode_recipe_set(bool on) {
+    bool was = dt_m.recipe;
+    dt_m.recipe = on;
+    return was;
+}
 dt_policy dt_mode_policy(void) { return (dt_policy)dt_m.policy; }
 void dt_mode_policy_set(dt_policy p) { dt_m.policy = (uint8_t)p; }
 void dt_mode_warn_fn(void (*fn)(const char *text)) { dt_warn_fn = fn ? fn : warn_stderr; }

@@ -44,8 +44,10 @@ void dt_val_free(dt_val *v) {
         *w = DT_REC_DROP | (uint64_t)v->id << 8;
         atomic_store_explicit(&dt_c.ring->tail, dt_c.ring->tail_local, memory_order_release);
     }
+    dt_recipe *r = v->recipe;
     dt_c.free_ids[dt_c.n_free++] = v->id;
     dt_pool_give(&dt_c.vals, v);
+    if (DT_UNLIKELY(r != NULL)) dt_recipe_unref(r);
 }
 
 static void in_child(void) { dt_c.ring = NULL; }

@@ -33,6 +33,7 @@ typedef struct dt_pval { /* a value during the build: (mesh->n,) parts */
     dt_loc *loc;
     struct dt_pval *converted; /* other forms of the same value that were needed, by meta */
     struct dt_pval *next;
+    int last; /* a converted form: the last node known to use it */
 } dt_pval;
 
 typedef struct dt_step {
@@ -64,7 +65,8 @@ typedef struct dt_build {
     dt_number_plan *number;
     int n_colls, cap_colls;
     dt_coll **coll;
-    int node; /* being lowered */
+    int node;      /* being lowered */
+    int *last_use; /* (n_live,) the last node that uses output 0 of each; INT_MAX: it outlives the plan */
 } dt_build;
 
 int dt_build_prog(const dt_build *b, dt_device d); /* -1: not in the plan */

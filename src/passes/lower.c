@@ -1,7 +1,8 @@
 /* Lowering: calls on global tensors -> instructions on local parts, one list per device.
  *
- * For each live node, in order: inputs are converted to what the call's rules asked for (casts, redistributions: converted once per plan and
- * form), then per device of the call's mesh either the result is an alias of the input's memory (views), or a kernel step is added. */
+ * For each live node, in order: inputs are converted to what the call's rules asked for (casts, redistributions: a form is used again while
+ * it is at hand, and made again rather than kept for long), then per device of the call's mesh either the result is an alias of the input's memory (views), or a kernel step is added. */
+#include <limits.h>
 #include <string.h>
 
 #include "passes/build.h"
@@ -142,16 +143,26 @@ dt_status dt_build_unary(dt_build *b, const dt_op *op, const dt_loc *in, dt_loc 
     return step_kernel(b, in->prog, op, s);
 }
 
+/* A form of v that was made before and was in use a few nodes ago: longer ones would hold memory that the program meant to let go, as a
+ * weight gathered for the forward pass and again for the backward pass. */
+static dt_pval *at_hand(const dt_build *b, const dt_pval *v, const dt_meta *to) {
+    enum { NODES = 24 };
+    for (dt_pval *c = v->converted; c; c = c->next)
+        if (c->meta == to && (c->last >= b->node || b->node - c->last <= NODES)) return c;
+    return NULL;
+}
+
 dt_status dt_build_convert(dt_build *b, dt_pval *v, const dt_meta *to, dt_pval **out) {
     if (v->meta == to) {
         *out = v;
         return DT_OK;
     }
-    for (dt_pval *c = v->converted; c; c = c->next)
-        if (c->meta == to) {
-            *out = c;
-            return DT_OK;
-        }
+    dt_pval *old = at_hand(b, v, to);
+    if (old) {
+        if (old->last < b->node) old->last = b->node;
+        *out = old;
+        return DT_OK;
+    }
     dt_pval *r = v;
     const dt_meta *moved;
     DT_TRY(dt_meta_with_dtype(to, (dt_dtype)v->meta->dtype, &moved));
@@ -166,6 +177,7 @@ dt_status dt_build_convert(dt_build *b, dt_pval *v, const dt_meta *to, dt_pval *
     if (!copy) return no_memory();
     *copy = *r;
     copy->converted = NULL;
+    copy->last = b->node;
     copy->next = v->converted;
     v->converted = copy;
     *out = copy;
@@ -302,7 +314,11 @@ static uint64_t layout_after(const dt_call *c, dt_pval *const *in, const dt_pval
 /* redistribute, from_local, to_local: no kernel of their own. */
 static dt_status node_lowered(dt_build *b, const dt_gnode *n, dt_pval **in, dt_pval **out) {
     const dt_call *c = n->call;
-    if (c->op == &dt_op_redistribute) return dt_build_convert(b, in[0], c->out[0], out);
+    if (c->op == &dt_op_redistribute) {
+        DT_TRY(dt_build_convert(b, in[0], c->out[0], out));
+        if (*out != in[0] && (*out)->last < b->last_use[b->node]) (*out)->last = b->last_use[b->node];
+        return DT_OK;
+    }
     DT_TRY(dt_build_pval(b, c->out[0], out));
     for (int i = 0; i < c->out[0]->mesh->n; i++) {
         dt_device dev = c->out[0]->mesh->dev[i];
@@ -393,8 +409,23 @@ static dt_status bind_externals(dt_build *b) {
     return DT_OK;
 }
 
+static dt_status find_last_uses(dt_build *b) {
+    b->last_use = DT_ARENA_ARRAY(&b->tmp, int, b->n_live + 1);
+    if (!b->last_use) return no_memory();
+    for (int i = 0; i < b->n_live; i++) {
+        const dt_gnode *n = &b->g->node[i];
+        b->last_use[i] = n->call->n_out && n->out[0]->client ? INT_MAX : i;
+        for (int k = 0; k < n->call->n_in; k++) {
+            const dt_gvalue *v = n->in[k];
+            if (v && !v->ready && v->out == 0 && b->last_use[v->node] < i) b->last_use[v->node] = i;
+        }
+    }
+    return DT_OK;
+}
+
 static dt_status build(dt_build *b) {
     while (b->n_live < b->g->n && b->g->node[b->n_live].live) b->n_live++;
+    DT_TRY(find_last_uses(b));
     DT_TRY(collect_devices(b));
     DT_TRY(bind_externals(b));
     b->out = DT_ARENA_ARRAY(&b->tmp, dt_pval **, b->n_live + 1);

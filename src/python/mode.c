@@ -58,6 +58,10 @@ static PyObject *inference_set(PyObject *m, PyObject *o) {
     int on = flag(o, "inference_mode");
     return on < 0 ? NULL : PyBool_FromLong(dt_mode_inference_set(on));
 }
+static PyObject *recipe_set(PyObject *m, PyObject *o) {
+    int on = flag(o, "_recipe_set");
+    return on < 0 ? NULL : PyBool_FromLong(dt_mode_recipe_set(on));
+}
 static PyObject *get_default_dtype(PyObject *m, PyObject *none) { return dt_py_dtype(dt_default_dtype()); }
 static PyObject *set_default_dtype(PyObject *m, PyObject *o) {
     dt_dtype t;
@@ -234,6 +238,7 @@ static PyMethodDef functions[] = {
     {"is_grad_enabled", is_grad_enabled, METH_NOARGS, "Are calls recorded for backward (in this thread)?"},
     {"_grad_set", grad_set, METH_O, "Returns the previous value."},
     {"is_inference_mode_enabled", is_inference, METH_NOARGS, "Is inference mode on (in this thread)?"},
+    {"_recipe_set", recipe_set, METH_O, "While on, autograd makes results again rather than keeping them. Returns the previous value."},
     {"_inference_set", inference_set, METH_O, "Returns the previous value."},
     {"get_default_dtype", get_default_dtype, METH_NOARGS, "The dtype of float factories and numbers: float32 unless changed."},
     {"set_default_dtype", set_default_dtype, METH_O, "Change the dtype of float factories and numbers."},

@@ -1,0 +1,250 @@
+"""ZeRO: sharded parameters, gradients and optimizer states train as one device does, and cost what theory says."""
+
+from dataclasses import replace
+
+import dtorch
+import numpy as np
+import pytest
+from dtorch import Replicate, Shard, distribute_tensor, init_device_mesh, nn
+from dtorch.distributed.fsdp import FSDPModule, MixedPrecisionPolicy, fully_shard
+
+F = nn.functional
+VOCABULARY, WIDTH = 11, 12
+
+
+class Block(nn.Module):
+    """Sizes that no number of devices divides, a scalar parameter, a parameter of one element."""
+
+    def __init__(self, hidden=30):
+        super().__init__()
+        self.norm, self.up, self.down = nn.LayerNorm(WIDTH), nn.Linear(WIDTH, hidden), nn.Linear(hidden, WIDTH)
+        self.scale, self.shift = nn.Parameter(dtorch.tensor(0.5)), nn.Parameter(dtorch.zeros(1))
+
+    def forward(self, x):
+        return x + self.scale * self.down(F.gelu(self.up(self.norm(x)))) + self.shift
+
+
+class Model(nn.Module):
+    """Tied embedding and head; two blocks that share a layer."""
+
+    def __init__(self):
+        super().__init__()
+        self.embed = nn.Embedding(VOCABULARY, WIDTH)
+        self.blocks = nn.ModuleList([Block(), Block(17), Block()])
+        self.blocks[2].up = self.blocks[0].up
+        self.norm, self.head = nn.LayerNorm(WIDTH), nn.Linear(WIDTH, VOCABULARY, bias=False)
+        self.head.weight = self.embed.weight
+
+    def forward(self, ids):
+        x = self.embed(ids)
+        for block in self.blocks:
+            x = block(x)
+        return self.head(self.norm(x))
+
+
+def make(freeze=False):
+    dtorch.manual_seed(5)
+    model = Model()
+    if freeze:
+        model.blocks[1].up.weight.requires_grad_(False)
+        model.embed.weight.requires_grad_(False)
+    return model
+
+
+def train(model, lay=lambda t: t, steps=4, micro=1, rows=13, optimizer=None, sync=lambda on: None):
+    """Losses and final parameters of a few steps; each step is the mean over `micro` micro-batches."""
+    optimizer = optimizer or dtorch.optim.AdamW(model.parameters(), lr=3e-3, eps=1e-4)
+    ids = dtorch.arange(2 * rows * micro).reshape(micro, rows, 2) * 7 % VOCABULARY
+    losses = []
+    for _ in range(steps):
+        optimizer.zero_grad()
+        for k in range(micro):
+            sync(k == micro - 1)
+            x = lay(ids[k])
+            loss = F.cross_entropy(model(x).reshape(-1, VOCABULARY), (x * 3 % VOCABULARY).reshape(-1)) / micro
+            loss.backward()
+            losses.append(loss.detach())
+        optimizer.step()
+    return dtorch.stack([loss.full_tensor() for loss in losses]).tolist(), [p.detach().full_tensor().numpy() for p in model.parameters()]
+
+
+@pytest.fixture(scope="module")
+def expected():
+    return train(make())
+
+
+def check(got, want, rtol=1e-5, atol=2e-5):
+    np.testing.assert_allclose(got[0], want[0], rtol=rtol)
+    for a, b in zip(got[1], want[1], strict=True):
+        np.testing.assert_allclose(a, b, rtol=0, atol=atol)
+
+
+def shard_all(model, mesh, **kwargs):
+    for block in model.blocks:
+        fully_shard(block, mesh=mesh, **kwargs)
+    return fully_shard(model, mesh=mesh, **kwargs)
+
+
+def volumes(model):
+    """Bytes of the parameters that are cut, and of those that a second unit gathers and reduces once more."""
+    return sum(p.numel() for p in model.parameters() if p.ndim) * 4, sum(p.numel() for p in model.blocks[0].up.parameters()) * 4
+
+
+def batch_on(mesh):
+    return lambda t: distribute_tensor(t, mesh, [Shard(0)] * mesh.ndim)
+
+
+@pytest.mark.parametrize("reshard", [None, True, False, 2])
+@pytest.mark.parametrize("n", [2, 3, 4, 8])
+def test_units_train_as_one_device_does(n, reshard, expected):
+    mesh = init_device_mesh("cpu", (n,))
+    model = shard_all(make(), mesh, reshard_after_forward=reshard)
+    assert all(isinstance(p.placements[0], Shard if p.ndim else Replicate) for p in model.parameters())
+    assert model.head.weight is model.embed.weight and model.blocks[2].up.weight is model.blocks[0].up.weight
+    check(train(model, batch_on(mesh)), expected)
+
+
+@pytest.mark.parametrize("shape", [(2, 2), (2, 4), (4, 2), (3, 2)])
+def test_hybrid(shape, expected):
+    mesh = init_device_mesh("cpu", shape, mesh_dim_names=("replicate", "shard"))
+    model = shard_all(make(), mesh["replicate", "shard"], reshard_after_forward=True)
+    assert all(p.placements[0] == Replicate() for p in model.parameters())
+    check(train(model, batch_on(mesh)), expected)
+
+
+@pytest.mark.parametrize("names", [("dp", "tp"), ("tp", "dp")])
+def test_with_tensor_parallelism(names, expected):
+    from dtorch.distributed.tensor.parallel import ColwiseParallel, RowwiseParallel, parallelize_module
+
+    mesh = init_device_mesh("cpu", (2, 2), mesh_dim_names=names)
+    model = make()
+    for block in model.blocks:
+        up = {} if block is model.blocks[2] else {"up": ColwiseParallel()}  # it is the first one's
+        parallelize_module(block, mesh["tp"], {"down": RowwiseParallel(), **up})
+    shard_all(model, mesh["dp"], reshard_after_forward=True)
+    dp = names.index("dp")
+    assert isinstance(model.blocks[1].up.weight.placements[1 - dp], Shard) and isinstance(model.blocks[1].up.weight.placements[dp], Shard)
+    check(train(model, lambda t: distribute_tensor(t, mesh["dp"], [Shard(0)])), expected)
+
+
+def test_frozen_parameters():
+    want = train(make(freeze=True))
+    mesh = init_device_mesh("cpu", (4,))
+    model = shard_all(make(freeze=True), mesh, reshard_after_forward=True)
+    assert not model.embed.weight.requires_grad
+    check(train(model, batch_on(mesh)), want)
+    assert model.embed.weight.grad is None and model.blocks[1].up.weight.grad is None
+
+
+def test_other_dimensions_and_ignored_parameters(expected):
+    mesh = init_device_mesh("cpu", (3,))
+    model = make()
+    scale = model.blocks[1].scale
+    fully_shard(model, mesh=mesh, shard_placement_fn=lambda p: Shard(p.ndim - 1) if p.ndim else None, ignored_params={scale})
+    assert model.blocks[1].scale is scale and model.blocks[0].up.weight.placements == (Shard(1),)
+    check(train(model, batch_on(mesh)), expected)
+
+
+@pytest.mark.parametrize("n", [2, 4])
+def test_accumulated_gradients_are_reduced_once(n):
+    want = train(make(), micro=3)
+    mesh = init_device_mesh("cpu", (n,))
+    model = shard_all(make(), mesh, reshard_after_forward=False)
+    check(train(model, batch_on(mesh), micro=3, sync=model.set_requires_gradient_sync), want)
+    dtorch.comm_report(reset=True)
+    train(model, batch_on(mesh), micro=3, steps=1, sync=model.set_requires_gradient_sync)
+    sent = sum(r["bytes"] for r in dtorch.comm_report() if r["kind"] == "reduce_scatter")
+    assert sent == (n - 1) * sum(volumes(model))
+
+
+def test_mixed_precision_keeps_master_weights(expected):
+    policy = MixedPrecisionPolicy(param_dtype=dtorch.bfloat16, reduce_dtype=dtorch.float32)
+    mesh = init_device_mesh("cpu", (2,))
+    model = make()
+    for block in model.blocks:
+        fully_shard(block, mesh=mesh, mp_policy=policy)
+    fully_shard(model, mesh=mesh, reshard_after_forward=True, mp_policy=replace(policy, output_dtype=dtorch.float32))
+    seen = []
+    model.blocks[0].up.register_forward_hook(lambda m, args, out: seen.append((m.weight.dtype, args[0].dtype, out.dtype)))
+    dtorch.comm_report(reset=True)
+    losses, weights = train(model, batch_on(mesh))
+    assert set(seen) == {(dtorch.bfloat16,) * 3}
+    assert all(p.dtype == dtorch.float32 for p in model.parameters())
+    np.testing.assert_allclose(losses, expected[0], rtol=0.02)
+    rows = dtorch.comm_report()
+    sent = {kind: sum(r["bytes"] for r in rows if r["kind"] == kind) for kind in ("reduce_scatter", "all_gather")}
+    assert sent["reduce_scatter"] == 4 * sum(volumes(model))  # four steps, f32
+    assert sent["all_gather"] - sum(volumes(model)) <= 2 * 4 * sum(volumes(model)) / 2  # bf16; the final weights are read in f32
+
+
+def test_parameters_during_forward_are_whole_and_slices_again_after_an_error():
+    mesh = init_device_mesh("cpu", (2,))
+    model = shard_all(make(), mesh)
+    seen = []
+    model.blocks[0].norm.register_forward_hook(lambda m, args, out: seen.append(m.weight.placements))
+    before = list(model.parameters())
+    model(distribute_tensor(dtorch.zeros(4, 2, dtype=dtorch.int64), mesh, [Shard(0)]))
+    assert seen == [(Replicate(),)]
+    with pytest.raises(TypeError):
+        model(None)
+    with pytest.raises(RuntimeError):
+        model.blocks[0](dtorch.zeros(3, 5))
+    assert all(a is b for a, b in zip(before, model.parameters(), strict=True))
+    assert isinstance(model, FSDPModule) and isinstance(model, Model)
+    model.unshard()
+    assert model.embed.weight.placements == (Replicate(),)
+    model.reshard()
+    assert model.embed.weight.placements == (Shard(0),)
+
+
+def test_backward_twice_and_gradients_of_gradients():
+    mesh = init_device_mesh("cpu", (2,))
+    model = shard_all(make(), mesh, reshard_after_forward=True)
+    plain = make()
+    ids = dtorch.arange(8).reshape(4, 2)
+    loss, want = model(distribute_tensor(ids, mesh, [Shard(0)])).square().mean(), plain(ids).square().mean()
+    for x in (loss, want):
+        x.backward(retain_graph=True)
+        x.backward()
+    for a, b in zip(model.parameters(), plain.parameters(), strict=True):
+        assert a.grad.placements == a.placements
+        np.testing.assert_allclose(a.grad.full_tensor().numpy(), b.grad.numpy(), rtol=1e-4, atol=1e-6)
+
+    def penalty(m, x):
+        g = dtorch.autograd.grad(m(x).square().mean(), list(m.parameters()), create_graph=True)
+        return sum(t.square().sum() for t in g)
+
+    for m, x in ((model, distribute_tensor(ids, mesh, [Shard(0)])), (plain, ids)):
+        m.zero_grad()
+        penalty(m, x).backward()
+    for a, b in zip(model.parameters(), plain.parameters(), strict=True):
+        np.testing.assert_allclose(a.grad.full_tensor().numpy(), b.grad.numpy(), rtol=1e-3, atol=1e-4)
+
+
+def test_no_more_is_sent_than_two_gathers_and_a_reduction():
+    n, mesh = 4, init_device_mesh("cpu", (4,))
+    model = shard_all(make(), mesh, reshard_after_forward=True)
+    train(model, batch_on(mesh), steps=1, rows=16)
+    dtorch.comm_report(reset=True)
+    train(model, batch_on(mesh), steps=1, rows=16)
+    rows, sent = dtorch.comm_report(), {}
+    for r in rows:
+        sent[r["kind"]] = sent.get(r["kind"], 0) + r["bytes"]
+    own, shared = volumes(model)
+    assert sent["reduce_scatter"] == (n - 1) * (own + shared)
+    assert (n - 1) * own <= sent["all_gather"] <= 2 * (n - 1) * (own + shared)
+    assert "all_to_all" not in sent and sent["all_reduce"] <= 1000  # losses and scalar parameters
+
+
+def test_what_is_refused():
+    mesh = init_device_mesh("cpu", (2, 2, 2))
+    with pytest.raises(ValueError, match="one dimension"):
+        fully_shard(nn.Linear(2, 2), mesh=mesh)
+    mesh = init_device_mesh("cpu", (2,))
+    with pytest.raises(TypeError, match="mp_policy"):
+        fully_shard(nn.Linear(2, 2), mesh=mesh, mp_policy="bf16")
+    with pytest.raises(TypeError, match="reshard_after_forward"):
+        fully_shard(nn.Linear(2, 2), mesh=mesh, reshard_after_forward="yes")
+    model = fully_shard(nn.Linear(2, 2), mesh=mesh)
+    with pytest.raises(ValueError, match="already"):
+        fully_shard(model, mesh=mesh)
