@@ -15,7 +15,7 @@ import time
 
 import dtorch
 import numpy as np
-from dtorch import models
+from dtorch import Shard, models
 
 NAMES = ("dp", "pp", "tp", "cp", "ep")
 STEPS = 5
@@ -51,11 +51,32 @@ def data(kind, sizes, micro_batches):
         yield [(dtorch.from_numpy(w[:, :-1].copy()), dtorch.from_numpy(w[:, 1:].copy())) for w in parts]
 
 
+COLUMNS, ROWS = ("q_proj", "k_proj", "v_proj", "gate_proj", "up_proj", "lm_head", "embed_tokens"), ("o_proj", "down_proj")
+
+
+def misplaced(model, mesh, zero):
+    """Names of parameters that do not lie as the mix says: a mix that only replicates would be right, too, but no mix."""
+    size, out, stages = dict(zip(NAMES, mesh.shape, strict=True)), [], set()
+    for name, p in model.named_parameters():
+        layer, have = name.split(".")[-2], dict(zip(p.device_mesh.mesh_dim_names, p.placements, strict=True))
+        cut = Shard(0) if layer in COLUMNS else Shard(1) if layer in ROWS else None
+        stages.add(p.device_mesh)
+        bad = size["pp"] > 1 and len(have) > 1 and "pp" in have
+        bad |= size["tp"] > 1 and cut is not None and have.get("tp") != cut
+        bad |= zero == 3 and size["dp"] > 1 and not isinstance(have.get("dp"), Shard)
+        bad |= size["ep"] > 1 and ".mlp." in name and p.dim() == 3 and have.get("ep") != Shard(0)  # a stack of experts
+        out += [name] if bad else []
+    return out + ([f"{len(stages)} meshes for {size['pp']} stages"] if len(stages) != size["pp"] else [])
+
+
 def train(kind, sizes, micro_batches, mesh=None, zero=0, sequence_parallel=False):
     """Five steps; returns their losses, the weights by name, and the gradients of the first step by name."""
     model = make(kind, sizes)
     if mesh is not None:
         models.parallelize(model, mesh, zero=zero, sequence_parallel=sequence_parallel)
+        wrong = misplaced(model, mesh, zero)
+        if wrong:
+            raise RuntimeError(f"not laid out as the mix says: {wrong[:4]}")
     optimizer = dtorch.optim.AdamW(model.parameters(), lr=1e-3)
     if mesh is not None:
         models.shard_optimizer(optimizer, mesh, zero)

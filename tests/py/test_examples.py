@@ -37,3 +37,18 @@ def test_readme_program_runs(tmp_path):
     program = re.search(r"```python\n(.*?)```", (ROOT / "README.md").read_text(), re.S).group(1)
     (tmp_path / "readme.py").write_text(program)
     assert "Size([128, 64])" in run(tmp_path / "readme.py")
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(320)
+@pytest.mark.parametrize(
+    "args",
+    ["--model llama --dp 2 --tp 2 --cp 2 --zero 3", "--model gpt2 --pp 2 --tp 2 --sequence-parallel", "--model resnet --dp 8 --steps 40"],
+)
+def test_train_mixes_and_one_device_agrees(args):
+    out = run("examples/train.py", *args.split(), *([] if "--steps" in args else ["--steps", 15]), "--compare")
+    assert float(re.search(r"largest difference of the losses (\S+)", out).group(1)) <= 1e-4
+    if "resnet" in args:
+        assert float(re.search(r"([\d.]+)% of the held-out digits", out).group(1)) >= 60
+    else:
+        assert "def read_lines(path):" in out

@@ -85,12 +85,10 @@ def parallelize(model, mesh, *, sequence_parallel=False, zero=0, split=None):
         raise ValueError(f"parallelize(): the mesh's dimensions must be named, by names among {sorted(known)}, got {mesh}")
     if zero not in (0, 1, 2, 3):
         raise ValueError(f"parallelize(): zero must be 0, 1, 2 or 3, got {zero!r}")
-    ties = _ties(model)
     if _size(mesh, "pp") > 1:
         from dtorch.distributed.pipelining import pipeline
 
         pipeline(model, mesh["pp"], **({} if split is None else {"split": split}))
-        ties = {}  # a weight that two stages share is pipeline()'s affair
     plans = [("tp", lambda: model.tensor_plan(sequence_parallel))] if hasattr(model, "tensor_plan") else []
     plans += [("ep", model.expert_plan)] if hasattr(model, "expert_plan") else []
     for name, plan in plans:
@@ -98,7 +96,6 @@ def parallelize(model, mesh, *, sequence_parallel=False, zero=0, split=None):
             parallelize_module(model, mesh[name], plan())
     if zero == 3 and _size(mesh, "dp") > 1:
         fsdp.fully_shard(model, mesh=mesh["dp"])
-    _tie(ties)
     _replicate_rest(model, mesh)
     return model
 
@@ -124,23 +121,6 @@ def distribute_batch(mesh, *tensors, sequence_dim=1):
 def next_token_loss(logits, targets, **kwargs):
     """Mean cross-entropy of logits (b, t, vocabulary) against targets (b, t); keyword arguments as for ``cross_entropy``."""
     return nn.functional.cross_entropy(logits.flatten(0, 1), targets.flatten(), **kwargs)
-
-
-def _ties(model):
-    """Parameters with several names: for each a list of (module, name)."""
-    places = {}
-    for module in model.modules():
-        for name, p in module._parameters.items():
-            if p is not None:
-                places.setdefault(id(p), []).append((module, name))
-    return {key: where for key, where in places.items() if len(where) > 1}
-
-
-def _tie(ties):
-    """Plans lay parameters out one name at a time; this makes one of them again what was one before."""
-    for (first, name), *others in ties.values():
-        for module, other in others:
-            module.register_parameter(other, first._parameters[name])
 
 
 def _replicate_rest(model, mesh):

@@ -250,7 +250,8 @@ def parallelize_module(module, device_mesh=None, parallelize_plan=None, *, src_d
     Args:
         module: changed in place and returned.
         device_mesh: a mesh of one dimension, such as ``mesh["tp"]``; the mesh of the enclosing ``with mesh:`` if left out.
-        parallelize_plan: a style for the module itself, or a dict from names of sub-modules ("layers.*.attn" matches all) to styles.
+        parallelize_plan: a style for the module itself, or a dict from names of sub-modules ("layers.*.attn" matches all) to styles. A parameter that
+            two modules share stays shared, and lies as its first name's style says.
         src_data_rank: accepted; there are no ranks.
     """
     if device_mesh is None:
@@ -267,6 +268,7 @@ def parallelize_module(module, device_mesh=None, parallelize_plan=None, *, src_d
         return module
     if not isinstance(parallelize_plan, dict):
         raise TypeError(f"parallelize_module(): expected a ParallelStyle or a dict of them, got {type(parallelize_plan).__name__}")
+    ties = _ties(module)
     for pattern, style in parallelize_plan.items():
         found = [m for name, m in module.named_modules() if _matches(name, pattern)]
         if not found:
@@ -275,7 +277,25 @@ def parallelize_module(module, device_mesh=None, parallelize_plan=None, *, src_d
             warnings.warn(f"parallelize_module(): no sub-module is called {pattern!r}", stacklevel=2)
         for m in found:
             parallelize_module(m, device_mesh, style)
+    _tie(ties)
     return module
+
+
+def _ties(module):
+    """Parameters with several names: for each a list of (module, name)."""
+    places = {}
+    for sub in module.modules():
+        for name, p in sub._parameters.items():
+            if p is not None:
+                places.setdefault(id(p), []).append((sub, name))
+    return [where for where in places.values() if len(where) > 1]
+
+
+def _tie(ties):
+    """Styles lay parameters out one name at a time; this makes one of them again what was one before."""
+    for (first, name), *others in ties:
+        for sub, other in others:
+            sub.register_parameter(other, first._parameters[name])
 
 
 def _matches(name, pattern):
