@@ -13,7 +13,7 @@ _AREAS = {
     "cholesky": "the rest of linear algebra", "lu": "the rest of linear algebra", "pinverse": "the rest of linear algebra",
     "amp": "automatic mixed precision", "autocast": "automatic mixed precision", "GradScaler": "automatic mixed precision",
     "distributions": "probability distributions", "func": "function transforms", "vmap": "function transforms",
-    "profiler": "the profiler", "nested": "nested tensors", "nested_tensor": "nested tensors", "jagged": "nested tensors",
+    "nested": "nested tensors", "nested_tensor": "nested tensors", "jagged": "nested tensors",
     "uint16": "wider unsigned dtypes", "uint32": "wider unsigned dtypes", "uint64": "wider unsigned dtypes",
     "float8_e4m3fn": "8-bit floats", "float8_e5m2": "8-bit floats",
 }  # fmt: skip

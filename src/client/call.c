@@ -10,6 +10,7 @@
  * before the record is written. */
 #include "client/internal.h"
 #include "ops/random.h"
+#include "plan/trace.h"
 
 /* Encoding fails deep inside loops that count on in ints: the status waits here. */
 static dt_status failure;
@@ -236,6 +237,7 @@ static inline bool wants_recipe(const dt_call *c, bool view) {
 }
 
 static dt_status issue(dt_call *c, const dt_args *args, dt_tensor **out) {
+    uint64_t begin = dt_tracing() ? dt_trace_now() : 0;
     bool view = DT_UNLIKELY(c->flags & DT_CALL_VIEW);
     DT_TRY(view ? make_views(c, out) : make_results(c, out));
     if (DT_UNLIKELY(c->op->flags & DT_F_RANDOM)) put_seed(c, args); /* before the history, which keeps the numbers */
@@ -272,6 +274,7 @@ static dt_status issue(dt_call *c, const dt_args *args, dt_tensor **out) {
     if (node) set_history(c, out, node);
     if (DT_UNLIKELY(dt_m.inference) && !view)
         for (uint32_t i = 0; i < n_out; i++) out[i]->cell->inference = true;
+    if (DT_UNLIKELY(begin != 0)) dt_trace_add(DT_TRACE_CALL, dt_op_name(c->op), dt_m.site, begin, 0, 0);
     return DT_OK;
 }
 

@@ -10,6 +10,7 @@
 
 #include "controller/engine.h"
 #include "passes/options.h"
+#include "plan/trace.h"
 
 enum { RING_WORDS = 1 << 18, NODES_MIN = 48, NODES_MAX = 768, CUT_MASK = 31, NAP_US = 60, IDLE_NAPS = 200 };
 
@@ -262,6 +263,7 @@ static bool drain(dt_engine *e) {
 static void *controller_main(void *arg) {
     dt_engine *e = arg;
     pthread_setname_np(pthread_self(), "dt-controller");
+    dt_trace_lane("controller");
     uint64_t seen = 0;
     for (int naps = 0;;) {
         if (!drain(e)) return NULL;

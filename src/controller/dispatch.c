@@ -8,6 +8,7 @@
 
 #include "controller/engine.h"
 #include "passes/options.h"
+#include "plan/trace.h"
 
 static dt_status no_memory(void) { return dt_fail(DT_E_NOMEM, "dispatch: out of host memory"); }
 
@@ -83,7 +84,9 @@ static dt_status plan_of(dt_engine *e, dt_graph *g, dt_plan **out) {
     }
     dump(g);
     dt_plan *p;
+    uint64_t begin = dt_tracing() ? dt_trace_now() : 0;
     DT_TRY(dt_pass_lower(g, &p));
+    if (DT_UNLIKELY(begin != 0)) dt_trace_add(DT_TRACE_PLAN, "plan", g->node[0].site, begin, (uint64_t)g->n, 0);
     dt_status s = cache_add(e, g, p, hash);
     if (s) {
         dt_plan_unref(p);
@@ -274,12 +277,26 @@ static void push_run(dt_engine *e, const dt_graph *g, dt_plan *p, binding *b) {
     if (n == 0) dt_free(r);
 }
 
+static void trace_memory(dt_engine *e, const dt_plan *p) {
+    (void)e;
+    for (int i = 0; i < p->n_programs; i++) {
+        dt_device d = p->program[i].device;
+        dt_device_state *s;
+        if (!dt_engine_device(d, &s))
+            dt_trace_memory(dt_device_type_name(dt_device_kind(d)), (int)dt_device_index(d), (uint64_t)s->alloc.stats.allocated,
+                            (uint64_t)s->alloc.stats.reserved);
+    }
+}
+
 static dt_status run_graph(dt_engine *e, dt_graph *g) {
     dt_plan *p;
     binding b = {0};
+    uint64_t begin = dt_tracing() ? dt_trace_now() : 0, hits = e->stats.plan_hits;
     DT_TRY(plan_of(e, g, &p));
     DT_TRY(bind_run(g, p, &b));
+    if (DT_UNLIKELY(begin != 0)) trace_memory(e, p);
     push_run(e, g, p, &b);
+    if (DT_UNLIKELY(begin != 0)) dt_trace_add(DT_TRACE_RUN, "dispatch", g->node[0].site, begin, (uint64_t)g->n, e->stats.plan_hits - hits);
     return DT_OK;
 }
 

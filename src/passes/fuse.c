@@ -284,10 +284,19 @@ static void assign_tiles(dt_fused *x) {
     x->n_tiles = n;
 }
 
+static const char *group_name(const fuse *f, const group *g) {
+    DT_STR(s, 256);
+    for (int i = 0; i < g->n; i++) dt_str_add(&s, "%s%s", i ? ", " : "fused(", dt_op_name(f->p->step[g->member[i]].in.ctx.op));
+    dt_str_add(&s, ")");
+    const char *name = dt_intern(s.buf);
+    return name ? name : "fused";
+}
+
 static dt_status make_step(const fuse *f, const group *g, dt_step *out) {
     making m = {.f = f, .g = g, .x = DT_ARENA_NEW(f->b->arena, dt_fused)};
     if (!m.x) return no_memory();
     m.x->n_ops = g->n;
+    m.x->name = group_name(f, g);
     number_inputs(&m);
     fill_ops(&m);
     find_depends(&m);

@@ -26,6 +26,7 @@ typedef struct dt_fused_op {
 } dt_fused_op;
 
 typedef struct dt_fused {
+    const char *name;                /* "fused(add, mul)": interned */
     int n_ops, n_in, n_out, n_tiles; /* n_tiles: of the results; inputs that need one get theirs at run time */
     dt_fused_op op[DT_FUSED_OPS];
     uint8_t last_read[DT_FUSED_IN]; /* the last op that reads input i */

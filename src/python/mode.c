@@ -2,6 +2,8 @@
  * people use are in python/dtorch/_modes.py; these are the switches. */
 #include "python/py.h"
 
+#include "plan/trace.h"
+
 /* ---- where factories put their results ---- */
 enum { SPEC_DEPTH = 16 };
 static _Thread_local const dt_spec *spec_stack[SPEC_DEPTH];
@@ -234,7 +236,42 @@ static PyObject *engine_stats(PyObject *m, PyObject *none) {
                          (Py_ssize_t)dt_calls_count());
 }
 
+static void trace_event(void *ctx, const char *lane, const dt_event *e) {
+    PyObject *list = *(PyObject **)ctx;
+    if (!list) return;
+    PyObject *t = Py_BuildValue("(sHsIKKKKh)", lane, e->kind, e->name ? e->name : "", e->site, (unsigned long long)e->begin, (unsigned long long)e->end,
+                                (unsigned long long)e->a, (unsigned long long)e->b, e->device);
+    if (!t || PyList_Append(list, t) < 0) Py_CLEAR(*(PyObject **)ctx);
+    Py_XDECREF(t);
+}
+static PyObject *trace_start(PyObject *m, PyObject *none) {
+    dt_trace_start();
+    Py_RETURN_NONE;
+}
+/* Stops; returns [(lane, kind, name, site, begin, end, a, b, device)]. */
+static PyObject *trace_stop(PyObject *m, PyObject *none) {
+    dt_trace_stop();
+    PyObject *list = PyList_New(0);
+    dt_trace_each(trace_event, &list);
+    return list;
+}
+static PyObject *trace_dropped(PyObject *m, PyObject *none) { return PyLong_FromUnsignedLongLong(dt_trace_dropped()); }
+static PyObject *trace_now(PyObject *m, PyObject *none) { return PyLong_FromUnsignedLongLong(dt_trace_now()); }
+static PyObject *site(PyObject *m, PyObject *arg) {
+    unsigned long id = PyLong_AsUnsignedLong(arg);
+    if (id == (unsigned long)-1 && PyErr_Occurred()) return NULL;
+    const char *file = "", *func = "";
+    int line = 0;
+    dt_site_get((uint32_t)id, &file, &line, &func);
+    return Py_BuildValue("(sis)", file ? file : "", line, func ? func : "");
+}
+
 static PyMethodDef functions[] = {
+    {"_trace_start", trace_start, METH_NOARGS, NULL},
+    {"_trace_stop", trace_stop, METH_NOARGS, NULL},
+    {"_trace_dropped", trace_dropped, METH_NOARGS, NULL},
+    {"_trace_now", trace_now, METH_NOARGS, NULL},
+    {"_site", site, METH_O, NULL},
     {"is_grad_enabled", is_grad_enabled, METH_NOARGS, "Are calls recorded for backward (in this thread)?"},
     {"_grad_set", grad_set, METH_O, "Returns the previous value."},
     {"is_inference_mode_enabled", is_inference, METH_NOARGS, "Is inference mode on (in this thread)?"},

@@ -9,6 +9,7 @@
 #include "base/arena.h"
 #include "base/ring.h"
 #include "plan/fused.h"
+#include "plan/trace.h"
 
 enum { QUEUE = 256 };
 
@@ -99,6 +100,18 @@ static void run_coll(dt_worker *w, dt_run_part *p, dt_instr *s) {
         dt_error_unref(e);
 }
 
+static void trace(const dt_run_part *p, const dt_instr *s, uint64_t begin) {
+    uint32_t site = p->run->site[s->node];
+    if (s->kind == DT_I_COLL) {
+        dt_trace_add(DT_TRACE_COMM, s->coll->kind, site, begin, (uint64_t)s->coll->bytes_moved, 0);
+        return;
+    }
+    uint64_t bytes = 0;
+    for (int k = 0; k < s->n_in + s->n_out; k++)
+        if (dt_view_given(&s->view[k])) bytes += (uint64_t)dt_view_numel(&s->view[k]) * dt_dtype_size(s->view[k].dtype);
+    dt_trace_add(DT_TRACE_KERNEL, s->fused ? s->fused->name : dt_op_name(s->ctx.op), site, begin, bytes, 0);
+}
+
 /* ---- a program: two queues that wait for each other by counting ------------------------------------------------------------------------- */
 static void run_queue(dt_worker *w, dt_run_part *p, int q) {
     const dt_program *prog = &p->run->plan->program[p->program];
@@ -107,10 +120,12 @@ static void run_queue(dt_worker *w, dt_run_part *p, int q) {
         dt_instr *s = &prog->instr[q][i];
         if (s->wait)
             for (uint32_t d; (d = atomic_load_explicit(&p->done[!q], memory_order_acquire)) < s->wait;) dt_futex_wait(&p->done[!q], d, -1);
+        uint64_t begin = dt_tracing() ? dt_trace_now() : 0;
         if (s->kind == DT_I_KERNEL)
             run_kernel(w, p, s);
         else
             run_coll(w, p, s);
+        if (DT_UNLIKELY(begin != 0)) trace(p, s, begin);
         if (!two) continue;
         atomic_fetch_add_explicit(&p->done[q], 1, memory_order_release);
         dt_futex_wake(&p->done[q], 1);
@@ -120,9 +135,11 @@ static void run_queue(dt_worker *w, dt_run_part *p, int q) {
 static void *comm_main(void *arg) {
     dt_worker *w = arg;
     uint32_t seen = 0;
-    char name[16];
+    char name[16], lane[32];
     snprintf(name, sizeof name, "dt-comm-%u", dt_device_index(w->device));
+    snprintf(lane, sizeof lane, "%s:%u comm", dt_device_type_name(dt_device_kind(w->device)), dt_device_index(w->device));
     pthread_setname_np(pthread_self(), name);
+    dt_trace_lane(lane);
     for (;;) {
         uint32_t s;
         while ((s = atomic_load_explicit(&w->comm_seq, memory_order_acquire)) == seen) dt_futex_wait(&w->comm_seq, seen, -1);
@@ -185,7 +202,9 @@ void dt_run_part_done(dt_run_part *p) {
 /* ---- the compute thread -------------------------------------------------------------------------------------------------------------------- */
 static void fetch(dt_worker *w, dt_fetch *f) {
     dt_error_t *e = atomic_load(&f->buf->error);
+    uint64_t begin = dt_tracing() ? dt_trace_now() : 0;
     if (!e) w->backend->copy(&f->dst, &f->src, w->team);
+    if (DT_UNLIKELY(begin != 0)) dt_trace_add(DT_TRACE_FETCH, "fetch", 0, begin, (uint64_t)dt_view_numel(&f->src) * dt_dtype_size(f->src.dtype), 0);
     dt_future_part(f->future, e);
     dt_buf_unref(f->buf);
     dt_future_unref(f->future);
@@ -207,7 +226,9 @@ static bool run_item(dt_worker *w, dt_item it) {
 
 static void *worker_main(void *arg) {
     dt_worker *w = arg;
-    char name[16];
+    char name[16], lane[32];
+    snprintf(lane, sizeof lane, "%s:%u", dt_device_type_name(dt_device_kind(w->device)), dt_device_index(w->device));
+    dt_trace_lane(lane);
     snprintf(name, sizeof name, "dt-%s-%u", dt_device_type_name(dt_device_kind(w->device)), dt_device_index(w->device));
     pthread_setname_np(pthread_self(), name);
     for (bool go = true; go;) {
