@@ -5,6 +5,7 @@
  * costs to sum up a Partial result later. A rule that fits as it is always wins. Among equals, the rule that keeps results sharded wins
  * when an input is sharded, else the one stated first. Shape and dtype do not matter here except through bytes. */
 #include "client/internal.h"
+#include "tensor/layout.h"
 
 enum { LATENCY = 4096 }; /* one collective costs about as much as this many bytes */
 
@@ -29,6 +30,34 @@ static double move_cost(dt_placement from, dt_placement to, double bytes, double
     return LATENCY + (to.kind == DT_SHARD ? part / n : part);
 }
 
+/* A window (layout.h): the share of the operand that the device with the most to fetch does not hold itself. */
+static double window_missing(const dt_meta *m, const dt_mesh *mesh, int d, dt_placement to) {
+    dt_placement from = dt_place_like(m, mesh, d);
+    const dt_window *w = dt_window_at(to.split);
+    int64_t size = m->shape[to.dim], most = 0;
+    bool aligned = from.kind == DT_SHARD && from.dim == to.dim && !from.split;
+    for (int64_t c = 0; size && c < mesh->dim[d]; c++) {
+        int64_t at, count, lo, len, own = 0, own_len = 0;
+        dt_layout_chunk(w->n, mesh->dim[d], c, &at, &count);
+        dt_window_map(w, size, at, count, &lo, &len);
+        if (aligned) dt_layout_chunk(size, mesh->dim[d], c, &own, &own_len);
+        int64_t a = own > lo ? own : lo, b = own + own_len < lo + len ? own + own_len : lo + len;
+        int64_t missing = len - (b > a ? b - a : 0);
+        if (missing > most) most = missing;
+    }
+    return size ? (double)most / (double)size : 0;
+}
+static double window_cost(const dt_meta *m, const dt_mesh *mesh, int d, dt_placement to, double bytes, bool *communicates) {
+    dt_placement from = dt_place_like(m, mesh, d);
+    if (mesh->dim[d] == 1) return 0.5;
+    if (from.kind == DT_REPLICATE) return 1 + bytes * 1e-3;
+    double share = window_missing(m, mesh, d, to);
+    if (share == 0) return 1;
+    *communicates = true;
+    /* half price: the result stays sharded as its input was, which is worth more to what follows than another dimension */
+    return LATENCY + bytes * share * (from.kind == DT_PARTIAL ? (double)mesh->dim[d] : 0.5);
+}
+
 typedef struct price {
     double cost;
     int sharded; /* outputs */
@@ -38,10 +67,14 @@ typedef struct price {
 static price rule_price(const dt_call *c, const dt_node *n, const dt_rules *r, const dt_placement *row, bool sharded) {
     price p = {0};
     double size = (double)r->mesh->dim[r->mesh_dim];
-    for (int i = 0; i < n->n_in; i++)
-        if (c->in[i] && !c->in[i]->wrapped)
-            p.cost +=
-                move_cost(dt_place_like(c->in[i], r->mesh, r->mesh_dim), row[i], bytes_beside(c->in[i], r->mesh, r->mesh_dim), size, sharded, &p.communicates);
+    for (int i = 0; i < n->n_in; i++) {
+        if (!c->in[i] || c->in[i]->wrapped) continue;
+        double bytes = bytes_beside(c->in[i], r->mesh, r->mesh_dim);
+        if (row[i].kind == DT_SHARD && row[i].window)
+            p.cost += window_cost(c->in[i], r->mesh, r->mesh_dim, row[i], bytes, &p.communicates);
+        else
+            p.cost += move_cost(dt_place_like(c->in[i], r->mesh, r->mesh_dim), row[i], bytes, size, sharded, &p.communicates);
+    }
     for (int i = 0; i < n->n_out; i++) {
         dt_placement o = row[n->n_in + i];
         p.sharded += o.kind == DT_SHARD;
@@ -72,6 +105,8 @@ static dt_status rules_of(const dt_node *n, const dt_mesh *mesh, int d, dt_rules
 static bool any_partition(const dt_call *c, const dt_node *n, const dt_placement *row, int64_t split) {
     if (!c->op->pointwise && !(c->op->flags & DT_F_STRIDED)) return false;
     int64_t size = -1;
+    for (int i = 0; i < n->n_in + n->n_out; i++)
+        if (row[i].window) return false;
     for (int i = 0; i < n->n_in + n->n_out; i++) {
         if (row[i].kind != DT_SHARD || row[i].split) continue;
         if (i < n->n_in && (!c->in[i] || c->in[i]->wrapped)) continue;
@@ -245,18 +280,25 @@ static dt_status apply(dt_call *c, dt_node *n, const dt_placement *const *rows) 
     return DT_OK;
 }
 
-/* One tensor dimension can be seen as one number of rows only. Where two mesh dimensions want different strided shards of it, the later
- * one is replicated. */
+/* Can rows a (of the later mesh dimension) and b both be followed? One tensor dimension can be seen as one number of rows only, and through one
+ * window only; and where a result's dimension is cut by both, a window of the later one must have been cut by the earlier one too. */
+static bool fits_together(const dt_node *n, const dt_placement *a, const dt_placement *b) {
+    for (int i = 0; i < n->n_in + n->n_out; i++) {
+        if (a[i].kind == DT_SHARD && b[i].kind == DT_SHARD && a[i].dim == b[i].dim) {
+            if (a[i].split && b[i].split && a[i].split != b[i].split) return false;
+            if ((a[i].window || b[i].window) && !dt_placement_equal(a[i], b[i])) return false;
+        }
+        if (i >= n->n_in || a[i].kind != DT_SHARD || !a[i].window) continue;
+        for (int o = n->n_in; o < n->n_in + n->n_out; o++)
+            if (a[o].kind == DT_SHARD && b[o].kind == DT_SHARD && a[o].dim == b[o].dim && !dt_placement_equal(a[i], b[i])) return false;
+    }
+    return true;
+}
+/* Where they do not fit together, the later mesh dimension is replicated. */
 static void drop_conflicts(const dt_call *c, const dt_node *n, const dt_placement **rows, const dt_placement *replicate) {
     for (int d = 1; d < c->mesh->ndim; d++)
         for (int e = 0; e < d; e++)
-            for (int i = 0; i < n->n_in + n->n_out; i++) {
-                dt_placement a = rows[d][i], b = rows[e][i];
-                if (a.kind == DT_SHARD && b.kind == DT_SHARD && a.dim == b.dim && a.split && b.split && a.split != b.split) {
-                    rows[d] = replicate;
-                    break;
-                }
-            }
+            if (!fits_together(n, rows[d], rows[e])) rows[d] = replicate;
 }
 
 static dt_status choose(dt_call *c, dt_node *n) {

@@ -39,6 +39,26 @@ static dt_status infer_cat(dt_node *n) {
     }
     return DT_OK;
 }
+/* Inputs sharded along the joined dimension: each device fetches what its part of the result consists of. */
+static dt_status place_joined(const dt_node *n, dt_rules *r) {
+    int dim = (int)((const dt_cat_attr *)n->attr)->dim;
+    int64_t at = 0;
+    bool any = false;
+    for (int i = 0; i < n->n_in; i++) any |= dt_rules_sharded(r, n->in[i], dim);
+    if (!any) return DT_OK;
+    dt_placement *in, *out;
+    DT_TRY(dt_rule_add(r, &in, &out));
+    for (int i = 0; i < n->n_in; i++) {
+        if (n->in[i]->ndim != n->out[0].ndim) continue;
+        if (!dt_rules_window(&(dt_window){n->out[0].shape[dim], -at, 1, 1, false, false}, dim, &in[i])) {
+            r->count--;
+            return DT_OK;
+        }
+        at += n->in[i]->shape[dim];
+    }
+    out[0] = DT_S(dim);
+    return DT_OK;
+}
 static dt_status place_cat(const dt_node *n, dt_rules *r) {
     const dt_cat_attr *a = n->attr;
     for (int d = 0; d < n->out[0].ndim; d++) {
@@ -49,6 +69,7 @@ static dt_status place_cat(const dt_node *n, dt_rules *r) {
             if (n->in[i]->ndim == n->out[0].ndim) in[i] = DT_S(d);
         out[0] = DT_S(d);
     }
+    DT_TRY(place_joined(n, r));
     return dt_move_partial(n, r, DT_MOVE_ANY);
 }
 static void grad_cat(dt_grad *g) {

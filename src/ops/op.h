@@ -123,6 +123,12 @@ dt_status dt_rule_add(dt_rules *r, dt_placement **in, dt_placement **out) DT_WUR
 /* True if a dimension of n is cut evenly however the mesh shards it (for reshapes of sharded dimensions). */
 bool dt_rules_even(const dt_rules *r, int64_t n);
 
+/* Is m Shard(dim), plain or strided, along the rules' mesh dimension? */
+bool dt_rules_sharded(const dt_rules *r, const dt_meta *m, int dim);
+/* Windows (tensor/layout.h), for ops that move a dimension: Shard(dim) of an operand through which the device sees what its part of the result
+ * needs. The kernel sees where its operand's box starts in in_place[i].lo, as ever. False: do not state the rule. */
+bool dt_rules_window(const dt_window *w, int dim, dt_placement *p);
+
 typedef dt_status (*dt_place_fn)(const dt_node *n, dt_rules *r);
 dt_status dt_place_replicate(const dt_node *n, dt_rules *r) DT_WUR; /* nothing but Replicate */
 dt_status dt_place_pointwise(const dt_node *n, dt_rules *r) DT_WUR; /* any aligned dimension; inputs may broadcast against out[0] */

@@ -21,6 +21,17 @@ dt_status dt_rule_add(dt_rules *r, dt_placement **in, dt_placement **out) {
 
 bool dt_rules_even(const dt_rules *r, int64_t n) { return n > 0 && n % r->mesh->n == 0; }
 
+bool dt_rules_sharded(const dt_rules *r, const dt_meta *m, int dim) {
+    return m && !m->wrapped && m->mesh == r->mesh && m->place[r->mesh_dim].kind == DT_SHARD && m->place[r->mesh_dim].dim == dim;
+}
+
+bool dt_rules_window(const dt_window *w, int dim, dt_placement *p) {
+    int32_t id = dt_window_intern(w);
+    if (!id) return false;
+    *p = DT_S_WINDOW(dim, id);
+    return true;
+}
+
 dt_status dt_place_replicate(const dt_node *n, dt_rules *r) {
     (void)n;
     (void)r;

@@ -27,6 +27,15 @@ static dt_status place_flip(const dt_node *n, dt_rules *r) {
     uint32_t mask = 0;
     for (int i = 0; i < a->dims.n; i++) mask |= 1u << a->dims.v[i];
     DT_TRY(dt_place_except(n, r, mask));
+    for (int i = 0; i < a->dims.n && n->in[0]->ndim; i++) { /* the mirrored shard comes over, and is turned here */
+        int d = (int)a->dims.v[i];
+        int64_t size = n->in[0]->shape[d];
+        dt_placement *in, *out, p;
+        if (!dt_rules_sharded(r, n->in[0], d) || !dt_rules_window(&(dt_window){size, size - 1, -1, 1, false, false}, d, &p)) continue;
+        DT_TRY(dt_rule_add(r, &in, &out));
+        in[0] = p;
+        out[0] = DT_S(d);
+    }
     return dt_move_partial(n, r, DT_MOVE_ANY);
 }
 static void grad_flip(dt_grad *g) {
@@ -169,7 +178,19 @@ static dt_status infer_constant_pad(dt_node *n) {
     n->cast[1] = n->in[0]->dtype;
     return pad_shape(n, &((dt_pad_attr *)n->attr)->pad);
 }
-static dt_status place_constant_pad(const dt_node *n, dt_rules *r) { return place_padded(n, r, &((dt_pad_attr *)n->attr)->pad, n->in[0]->ndim); }
+static dt_status place_constant_pad(const dt_node *n, dt_rules *r) {
+    const dt_ints *pad = &((dt_pad_attr *)n->attr)->pad;
+    for (int i = 0; i + 1 < pad->n; i += 2) {
+        int d = n->in[0]->ndim - 1 - i / 2;
+        dt_placement *in, *out, p;
+        if (!(pad->v[i] || pad->v[i + 1]) || !dt_rules_sharded(r, n->in[0], d)) continue;
+        if (!dt_rules_window(&(dt_window){n->out[0].shape[d], -pad->v[i], 1, 1, false, false}, d, &p)) continue;
+        DT_TRY(dt_rule_add(r, &in, &out));
+        in[0] = p;
+        out[0] = DT_S(d);
+    }
+    return place_padded(n, r, pad, n->in[0]->ndim);
+}
 static void grad_constant_pad(dt_grad *g) {
     const dt_pad_attr *a = dt_grad_attr(g);
     int64_t back[DT_MAX_INTS];
@@ -190,7 +211,7 @@ const dt_op dt_op_constant_pad_nd = {
 
 static dt_status infer_pad_mode(dt_node *n) { return pad_shape(n, &((dt_pad_attr *)n->attr)->pad); }
 static dt_status place_pad_mode(const dt_node *n, dt_rules *r) {
-    DT_TRY(place_constant_pad(n, r));
+    DT_TRY(place_padded(n, r, &((dt_pad_attr *)n->attr)->pad, n->in[0]->ndim));
     return dt_move_partial(n, r, DT_MOVE_ANY);
 }
 static void grad_pad_mode(dt_grad *g) {
@@ -212,7 +233,7 @@ static dt_status infer_pad_mode_backward(dt_node *n) {
     return dt_infer_sizes(n, &a->sizes);
 }
 static dt_status place_pad_mode_backward(const dt_node *n, dt_rules *r) {
-    DT_TRY(place_constant_pad(n, r));
+    DT_TRY(place_padded(n, r, &((dt_pad_attr *)n->attr)->pad, n->in[0]->ndim));
     return dt_move_partial(n, r, DT_MOVE_LINEAR);
 }
 static void grad_pad_mode_backward(dt_grad *g) {

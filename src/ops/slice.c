@@ -99,18 +99,30 @@ static dt_status infer_slice(dt_node *n) {
 static void slice_map(const dt_slice_attr *a, int ndim, bool keeps, bool whole, int *map) {
     for (int d = 0; d < ndim; d++) map[d] = d == a->dim ? (whole ? d : -1) : keeps || d < a->dim ? d : d - 1;
 }
+/* Input i, sharded along the sliced dimension: `windows` of it move instead of the whole. out: the result's placement there. */
+static dt_status slice_window(const dt_node *n, dt_rules *r, int i, const dt_window *w, int dim, dt_placement result) {
+    dt_placement *in, *out, p;
+    if (!dt_rules_sharded(r, n->in[i], dim) || !dt_rules_window(w, dim, &p)) return DT_OK;
+    DT_TRY(dt_rule_add(r, &in, &out));
+    in[i] = p;
+    out[0] = result;
+    return DT_OK;
+}
 static dt_status place_slice(const dt_node *n, dt_rules *r) {
     const dt_slice_attr *a = n->attr;
-    int map[DT_MAX_DIM];
-    slice_map(a, n->in[0]->ndim, true, a->step == 1 && n->in[0]->shape[a->dim] == n->out[0].shape[a->dim], map);
+    int map[DT_MAX_DIM], dim = (int)a->dim;
+    bool whole = a->step == 1 && n->in[0]->shape[a->dim] == n->out[0].shape[a->dim];
+    slice_map(a, n->in[0]->ndim, true, whole, map);
+    if (!whole) DT_TRY(slice_window(n, r, 0, &(dt_window){n->out[0].shape[dim], a->start, a->step, 1, false, false}, dim, DT_S(dim)));
     return place_part(n, r, map);
 }
 static bool alias_slice(dt_alias *x) {
     const dt_slice_attr *a = x->attr;
     for (int d = 0; d < x->in->ndim; d++) x->out->stride[d] = x->in->stride[d];
-    bool whole = x->in->shape[a->dim] == x->out->shape[a->dim]; /* a whole dimension may be sharded: local */
     x->out->stride[a->dim] = x->in->stride[a->dim] * a->step;
-    x->offset = whole ? 0 : a->start * x->in->stride[a->dim];
+    /* where this part of the slice begins, within what is held of the input */
+    int64_t at = a->start + x->out_place->lo[a->dim] * a->step - x->in_place->lo[a->dim];
+    x->offset = dt_view_numel(x->out) ? at * x->in->stride[a->dim] : 0;
     return true;
 }
 static void grad_slice(dt_grad *g) {
@@ -170,13 +182,19 @@ static dt_status infer_slice_scatter(dt_node *n) {
 /* The sliced dimension may be sharded too: each device replaces what it holds of the part. */
 static dt_status place_slice_scatter(const dt_node *n, dt_rules *r) {
     const dt_slice_attr *a = n->attr;
-    int map[DT_MAX_DIM];
+    int map[DT_MAX_DIM], dim = (int)a->dim;
+    bool whole = a->step == 1 && !n->in[1]->wrapped && n->in[1]->shape[dim] == n->in[0]->shape[dim];
     slice_map(a, n->in[0]->ndim, true, false, map);
     DT_TRY(place_scatter(n, r, map));
-    dt_placement *in, *out;
+    dt_placement *in, *out, p;
     DT_TRY(dt_rule_add(r, &in, &out));
-    in[0] = out[0] = DT_S(a->dim);
-    if (a->step == 1 && !n->in[1]->wrapped && n->in[1]->shape[a->dim] == n->in[0]->shape[a->dim]) in[1] = DT_S(a->dim);
+    in[0] = out[0] = DT_S(dim);
+    if (whole) in[1] = DT_S(dim);
+    if (whole || !dt_rules_sharded(r, n->in[0], dim) || !dt_rules_sharded(r, n->in[1], dim)) return DT_OK;
+    if (!dt_rules_window(&(dt_window){n->in[0]->shape[dim], a->start, a->step, 1, true, false}, dim, &p)) return DT_OK;
+    DT_TRY(dt_rule_add(r, &in, &out));
+    in[0] = out[0] = DT_S(dim);
+    in[1] = p;
     return DT_OK;
 }
 static void grad_slice_scatter(dt_grad *g) {
@@ -202,6 +220,8 @@ static dt_status place_slice_backward(const dt_node *n, dt_rules *r) {
     int map[DT_MAX_DIM];
     bool whole = a->step == 1 && n->in[0]->shape[a->dim] == n->out[0].shape[a->dim];
     slice_map(a, n->out[0].ndim, true, whole, map);
+    int dim = (int)a->dim;
+    if (!whole) DT_TRY(slice_window(n, r, 0, &(dt_window){n->out[0].shape[dim], a->start, a->step, 1, true, false}, dim, DT_S(dim)));
     return place_backward(n, r, map);
 }
 static void grad_slice_backward(dt_grad *g) {
@@ -243,14 +263,16 @@ static dt_status infer_select(dt_node *n) {
 }
 static dt_status place_select(const dt_node *n, dt_rules *r) {
     int map[DT_MAX_DIM];
-    slice_map(n->attr, n->in[0]->ndim, false, false, map);
+    const dt_slice_attr *a = n->attr;
+    slice_map(a, n->in[0]->ndim, false, false, map);
+    DT_TRY(slice_window(n, r, 0, &(dt_window){1, a->start, 1, 1, false, true}, (int)a->dim, DT_R));
     return place_part(n, r, map);
 }
 static bool alias_select(dt_alias *x) {
     const dt_slice_attr *a = x->attr;
     for (int d = 0, k = 0; d < x->in->ndim; d++)
         if (d != a->dim) x->out->stride[k++] = x->in->stride[d];
-    x->offset = a->start * x->in->stride[a->dim];
+    x->offset = (a->start - x->in_place->lo[a->dim]) * x->in->stride[a->dim];
     return true;
 }
 static void grad_select(dt_grad *g) {
@@ -435,7 +457,10 @@ static void unfold_map(const dt_unfold_attr *a, int ndim, int *map) {
 }
 static dt_status place_unfold(const dt_node *n, dt_rules *r) {
     int map[DT_MAX_DIM];
-    unfold_map(n->attr, n->in[0]->ndim, map);
+    const dt_unfold_attr *a = n->attr;
+    int dim = (int)a->dimension;
+    unfold_map(a, n->in[0]->ndim, map);
+    if (n->in[0]->ndim) DT_TRY(slice_window(n, r, 0, &(dt_window){n->out[0].shape[dim], 0, a->step, a->size, false, false}, dim, DT_S(dim)));
     return place_part(n, r, map);
 }
 static bool alias_unfold(dt_alias *x) {

@@ -167,6 +167,7 @@ static void dims_add(dims *d, const dt_mesh *m, int k) {
 /* What happens along one mesh dimension; NULL: nothing moves along it. */
 static const char *change_name(dt_placement a, dt_placement b) {
     if (dt_placement_equal(a, b) || a.kind == DT_REPLICATE) return NULL; /* slicing and zeros are local */
+    if (b.kind == DT_SHARD && b.window) return "move";                   /* boxes of a dimension that the call moves */
     bool first = b.kind == DT_PARTIAL && b.reduce == DT_SUM;             /* the first one gets it, the others hold zeros */
     if (a.kind == DT_PARTIAL) return b.kind == DT_SHARD ? "reduce_scatter" : first ? "reduce" : "all_reduce";
     return b.kind == DT_SHARD ? "all_to_all" : first ? "gather" : "all_gather";

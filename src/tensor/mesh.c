@@ -124,6 +124,8 @@ void dt_placement_print(dt_placement p, dt_str *s) {
     static const char *const ops[] = {"sum", "avg", "max", "min"};
     if (p.kind == DT_REPLICATE)
         dt_str_add(s, "Replicate()");
+    else if (p.kind == DT_SHARD && p.window)
+        dt_str_add(s, "Shard(%d) moved", p.dim);
     else if (p.kind == DT_SHARD && p.split)
         dt_str_add(s, "Shard(%d, split_factor=%d)", p.dim, p.split);
     else if (p.kind == DT_SHARD)

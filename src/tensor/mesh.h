@@ -43,7 +43,7 @@ typedef struct dt_placement {
     uint8_t kind;   /* dt_placement_kind */
     uint8_t reduce; /* dt_reduce, for DT_PARTIAL */
     int8_t dim;     /* tensor dimension, for DT_SHARD; never negative once in a meta */
-    uint8_t zero;
+    uint8_t window; /* for DT_SHARD: `split` is the number of a window (layout.h). Operands of calls only, never a user's placement. */
     /* For DT_SHARD: 0 = chunks as torch.chunk. split = A > 1 is a strided shard: the dimension is seen as A rows, and every row is cut into
      * chunks alike. It is what a sharded dimension becomes when it is merged behind an unsharded one. */
     int32_t split;
@@ -51,10 +51,11 @@ typedef struct dt_placement {
 #define DT_R ((dt_placement){DT_REPLICATE, 0, 0, 0, 0})
 #define DT_S(d) ((dt_placement){DT_SHARD, 0, (int8_t)(d), 0, 0})
 #define DT_S_ROWS(d, rows) ((dt_placement){DT_SHARD, 0, (int8_t)(d), 0, (rows) > 1 ? (int32_t)(rows) : 0})
+#define DT_S_WINDOW(d, id) ((dt_placement){DT_SHARD, 0, (int8_t)(d), 1, (id)})
 #define DT_P ((dt_placement){DT_PARTIAL, DT_SUM, 0, 0, 0})
 #define DT_P_OF(r) ((dt_placement){DT_PARTIAL, (r), 0, 0, 0})
 static inline uint64_t dt_placement_word(dt_placement p) {
-    return p.kind | (uint32_t)p.reduce << 8 | (uint32_t)(uint8_t)p.dim << 16 | (uint64_t)(uint32_t)p.split << 32;
+    return p.kind | (uint64_t)p.reduce << 8 | (uint64_t)(uint8_t)p.dim << 16 | (uint64_t)p.window << 24 | (uint64_t)(uint32_t)p.split << 32;
 }
 static inline bool dt_placement_equal(dt_placement a, dt_placement b) { return dt_placement_word(a) == dt_placement_word(b); }
 void dt_placement_print(dt_placement p, dt_str *s); /* Replicate(), Shard(0), Partial("sum") */

@@ -68,13 +68,18 @@ static dt_status set_place(dt_meta *m, const dt_mesh *mesh, const dt_placement *
             int d = p.dim < 0 ? p.dim + m->ndim : p.dim;
             if (d < 0 || d >= m->ndim)
                 return dt_fail(DT_E_PLACEMENT, "Shard(%d) on a tensor of %d dimensions: legal are %d to %d", p.dim, m->ndim, -(int)m->ndim, m->ndim - 1);
-            p = DT_S_ROWS(d, place[i].split);
+            p = place[i].window ? DT_S_WINDOW(d, place[i].split) : DT_S_ROWS(d, place[i].split);
+            if (p.window) { /* a part even along a mesh dimension of one device */
+                m->place[i] = p;
+                m->sharded = 1;
+                continue;
+            }
             if (p.split && m->ndim > DT_MAX_DIM / 2)
                 return dt_fail(DT_E_PLACEMENT, "strided shards: a tensor of %d dimensions, at most %d are possible", m->ndim, DT_MAX_DIM / 2);
             if (p.split && m->shape[d] % p.split)
                 return dt_fail(DT_E_PLACEMENT, "Shard(%d, split_factor=%d): the dimension's size %lld is not a multiple", d, p.split, (long long)m->shape[d]);
             for (int k = 0; k < i; k++)
-                if (p.split && m->place[k].kind == DT_SHARD && m->place[k].dim == d && m->place[k].split && m->place[k].split != p.split)
+                if (p.split && !m->place[k].window && m->place[k].kind == DT_SHARD && m->place[k].dim == d && m->place[k].split && m->place[k].split != p.split)
                     return dt_fail(DT_E_PLACEMENT, "two strided shards of dimension %d with split factors %d and %d", d, m->place[k].split, p.split);
         }
         m->place[i] = p;

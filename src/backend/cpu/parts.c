@@ -44,6 +44,12 @@ static dt_slice_attr local_slice(const dt_slice_attr *a, int64_t lo, int64_t len
     return l;
 }
 
+/* Entries [skip, skip + len) of src along dim: what this box takes of the part that is held here. */
+static void skip_to(dt_view *src, int64_t dim, int64_t skip, int64_t len) {
+    if (len > 0) src->data = (char *)src->data + skip * src->stride[dim] * (int64_t)dt_dtype_size(src->dtype);
+    src->shape[dim] = len;
+}
+
 DT_CPU_KERNEL(slice_scatter);
 dt_status dt_cpu_slice_scatter(const dt_kctx *c) {
     const dt_slice_attr *a = c->attr;
@@ -52,11 +58,7 @@ dt_status dt_cpu_slice_scatter(const dt_kctx *c) {
     dt_cpu_copy_view(&c->out[0], &c->in[0], c->team);
     dt_slice_attr l = local_slice(a, c->out_place[0].lo[a->dim], c->out[0].shape[a->dim], &skip);
     dt_slice_view(&l, &c->out[0], &part);
-    if (src.ndim) {
-        bool local = src.shape[a->dim] == part.shape[a->dim] && c->in_place[1].lo[a->dim]; /* src is sharded alike */
-        if (!local && src.shape[a->dim] > skip) src.data = (char *)src.data + (size_t)(skip * src.stride[a->dim]) * dt_dtype_size(src.dtype);
-        src.shape[a->dim] = part.shape[a->dim];
-    }
+    if (src.ndim) skip_to(&src, a->dim, skip - c->in_place[1].lo[a->dim], part.shape[a->dim]);
     put_part(&part, &src, c->team);
     return DT_OK;
 }
@@ -74,19 +76,18 @@ static void zero_slice(const dt_view *out, int64_t dim, int64_t lo, int64_t hi, 
 DT_CPU_KERNEL(slice_backward);
 dt_status dt_cpu_slice_backward(const dt_kctx *c) {
     const dt_slice_attr *a = c->attr;
-    dt_view part;
-    if (c->in[0].shape[a->dim] == c->out[0].shape[a->dim]) { /* the whole, perhaps sharded */
-        dt_cpu_copy_view(&c->out[0], &c->in[0], c->team);
-        return DT_OK;
-    }
+    dt_view part, src = c->in[0];
+    int64_t skip;
+    dt_slice_attr l = local_slice(a, c->out_place[0].lo[a->dim], c->out[0].shape[a->dim], &skip);
     if (a->step != 1)
         dt_cpu_zero_view(&c->out[0], c->team);
     else { /* only what lies before and after */
-        zero_slice(&c->out[0], a->dim, 0, a->start, c->team);
-        zero_slice(&c->out[0], a->dim, a->end, c->out[0].shape[a->dim], c->team);
+        zero_slice(&c->out[0], a->dim, 0, l.start, c->team);
+        zero_slice(&c->out[0], a->dim, l.end, c->out[0].shape[a->dim], c->team);
     }
-    dt_slice_view(a, &c->out[0], &part);
-    put_part(&part, &c->in[0], c->team);
+    dt_slice_view(&l, &c->out[0], &part);
+    skip_to(&src, a->dim, skip - c->in_place[0].lo[a->dim], part.shape[a->dim]);
+    put_part(&part, &src, c->team);
     return DT_OK;
 }
 

@@ -53,6 +53,8 @@ dt_status dt_cpu_constant_pad(const dt_kctx *c) {
     for (int d = 0; d < src.ndim; d++) {
         int64_t lo, hi;
         pad_of(c->attr, src.ndim, d, &lo, &hi);
+        lo += c->in_place[0].lo[d] - c->out_place[0].lo[d]; /* of this device's part */
+        hi = dst.shape[d] - src.shape[d] - lo;
         at[d] = lo > 0 ? lo : 0;
         len[d] = src.shape[d] + (lo < 0 ? lo : 0) + (hi < 0 ? hi : 0);
         if (len[d] < 0) len[d] = 0;
