@@ -16,7 +16,7 @@ import pytest
 FRAMEWORK = os.environ.get("FRAMEWORK", "dtorch")
 torch = importlib.import_module(FRAMEWORK)
 data = importlib.import_module(f"{FRAMEWORK}.utils.data")
-own = pytest.mark.skipif(FRAMEWORK != "dtorch", reason="PyTorch has no worker threads")
+own = pytest.mark.skipif(FRAMEWORK != "dtorch", reason="PyTorch has no worker threads, and no state of a loader")
 WORKERS = 3 if FRAMEWORK == "dtorch" else 0
 
 
@@ -318,3 +318,70 @@ def test_processes():
         next(it)
     with pytest.raises(ValueError, match="would copy the engine without its threads"):
         next(iter(data.DataLoader(Mixed(), num_workers=1, multiprocessing_context="fork")))
+
+
+def _rest(loader, state=None):
+    if state is not None:
+        loader.load_state_dict(state)
+    out = []
+    for batch in loader:
+        torch.rand(3)  # what a training step draws
+        out.append(batch.tolist())
+    return out
+
+
+@own
+@pytest.mark.parametrize("workers", [0, 2])
+@pytest.mark.parametrize("kind", ["plain", "shuffle", "own", "replacement", "subset", "batch_sampler", "no batches"])
+def test_a_pass_goes_on_where_it_was(kind, workers):
+    def make():
+        options = {"batch_size": 4, "num_workers": workers}
+        generator = torch.Generator().manual_seed(7) if kind == "own" else None
+        if kind in ("shuffle", "own"):
+            options.update(shuffle=True, generator=generator)
+        elif kind == "replacement":
+            options.update(sampler=data.RandomSampler(range(26), replacement=True, num_samples=2500))
+        elif kind == "subset":
+            options.update(sampler=data.SubsetRandomSampler(list(range(20))))
+        elif kind == "batch_sampler":
+            options = {"batch_sampler": data.BatchSampler(data.RandomSampler(range(26)), 3, True), "num_workers": workers}
+        elif kind == "no batches":
+            options.update(batch_size=None, shuffle=True)
+        return data.DataLoader(torch.arange(26) * 10, **options)
+
+    for stop in (0, 1, 3, 10**9):
+        torch.manual_seed(1)
+        loader = make()
+        list(loader)  # a pass before
+        it = iter(loader)
+        n = sum(1 for _, _ in zip(range(stop), it, strict=False) if torch.rand(2).numel())
+        state, rng = loader.state_dict(), torch.get_rng_state()
+        if stop >= 10**9:
+            assert next(it, None) is None
+            state = loader.state_dict()
+        want = [b.tolist() for b in it if torch.rand(3).numel()] + _rest(loader)
+        assert n == stop or stop > 1000
+        torch.manual_seed(99)
+        other = make()
+        torch.set_rng_state(rng)
+        got = _rest(other, state)
+        if len(got) < len(want):
+            got += _rest(other)
+        assert got == want, (kind, stop)
+
+
+@own
+def test_a_stream_goes_on_where_it_was():
+    class Stream(data.IterableDataset):
+        def __iter__(self):
+            return iter(range(20))
+
+    loader = data.DataLoader(Stream(), batch_size=3)
+    it = iter(loader)
+    next(it), next(it)
+    state = loader.state_dict()
+    other = data.DataLoader(Stream(), batch_size=3)
+    other.load_state_dict(state)
+    assert other.state_dict() == state
+    assert [b.tolist() for b in other] == [b.tolist() for b in it]
+    assert other.state_dict()["start"] is None

@@ -22,12 +22,28 @@ class _Endless(Sampler):
         return itertools.repeat(None)
 
 
+class _Place:
+    """Where a pass is: the random state that it began with, and how many batches it gave. Entered around each batch."""
+
+    def __init__(self, start, given):
+        self.start, self.given, self.ended = start, given, False
+
+    def __enter__(self):
+        pass
+
+    def __exit__(self, kind, value, trace):
+        if kind is None:
+            self.given += 1
+        else:
+            self.ended = self.ended or kind is StopIteration
+
+
 class _SingleIter:
     """Batches made when they are asked for."""
 
-    def __init__(self, loader):
+    def __init__(self, loader, indices, place):
         self._loader_len = loader.__len__
-        self._indices = iter(loader._index_sampler)
+        self._indices, self._place = indices, place
         self._fetcher = Fetcher(loader.dataset, loader._iterable, loader._auto_collation, loader.collate_fn, loader.drop_last)
 
     def __iter__(self):
@@ -37,17 +53,18 @@ class _SingleIter:
         return self._loader_len()
 
     def __next__(self):
-        return self._fetcher.fetch(next(self._indices))
+        with self._place:
+            return self._fetcher.fetch(next(self._indices))
 
 
 class _WorkerIter:
     """Batches made ahead by workers: each has `prefetch_factor` tasks, given out in turn; results wait until it is their turn."""
 
-    def __init__(self, loader, pool, seed):
+    def __init__(self, loader, pool, seed, indices, place):
         self._loader_len = loader.__len__
         self._pool, self._keep = pool, loader.persistent_workers
         self._timeout = loader.timeout
-        self._indices = iter(loader._index_sampler)
+        self._indices, self._place = indices, place
         self._active = [True] * pool.count
         self._turn = itertools.cycle(range(pool.count))
         self._owner = {}  # task -> its worker, while it is not delivered
@@ -85,6 +102,10 @@ class _WorkerIter:
         return payload
 
     def __next__(self):
+        with self._place:
+            return self._take()
+
+    def _take(self):
         while True:
             while self._next < self._sent and self._next not in self._ready and not self._active[self._owner[self._next]]:
                 del self._owner[self._next]  # its worker's stream ended before
@@ -180,6 +201,8 @@ class DataLoader:
         self._choose_samplers(batch_size, shuffle, sampler, batch_sampler, drop_last)
         self.collate_fn = collate_fn or (default_collate if self._auto_collation else default_convert)
         self._pool = None
+        self._place = None  # of the last pass that was begun
+        self._resumed = None  # (start, given): what the next pass goes on from
         self._sealed = True
 
     def _choose_samplers(self, batch_size, shuffle, sampler, batch_sampler, drop_last):
@@ -229,15 +252,72 @@ class DataLoader:
         return int(dtorch.randint(0, 2**31 - 1, (1,), dtype=dtorch.int64, **options).item())
 
     def __iter__(self):
+        generator = self._drawn_from()
+        resumed, self._resumed = self._resumed, None
+        if resumed is None:
+            self._place = _Place(generator.get_state(), 0)
+            return self._begin(self._place)
+        now = generator.get_state()
+        generator.set_state(resumed[0])
+        try:
+            self._place = _Place(*resumed)
+            return self._begin(self._place)
+        finally:
+            if generator is dtorch.default_generator:  # whose state is the program's, not this pass's
+                generator.set_state(now)
+
+    def _begin(self, place):
+        indices = iter(self._index_sampler)
+        for _ in itertools.islice(indices, 0 if self._iterable else place.given):
+            pass
+        indices = itertools.chain(list(itertools.islice(indices, 1)), indices)  # what it draws is drawn now
         if self.num_workers == 0:
-            return _SingleIter(self)
-        seed = self._seed()
-        pool = self._pool
-        if pool is None or pool.closed:
-            pool = WorkerPool(self, self._iterable, self._auto_collation, seed)
-            if self.persistent_workers:
-                self._pool = pool
-        return _WorkerIter(self, pool, seed)
+            it = _SingleIter(self, indices, place)
+        else:
+            seed = self._seed()
+            pool = self._pool
+            if pool is None or pool.closed:
+                pool = WorkerPool(self, self._iterable, self._auto_collation, seed)
+                if self.persistent_workers:
+                    self._pool = pool
+            it = _WorkerIter(self, pool, seed, indices, place)
+        if self._iterable and place.given:  # a stream is read again up to there
+            given, place.given = place.given, 0
+            for _ in itertools.islice(it, given):
+                pass
+        return it
+
+    # ---- going on in the middle of a pass
+
+    def _drawn_from(self):
+        """The generator that passes draw from."""
+        for holder in (self, self.sampler, self.batch_sampler, getattr(self.batch_sampler, "sampler", None)):
+            generator = getattr(holder, "generator", None)
+            if generator is not None:
+                return generator
+        return dtorch.default_generator
+
+    def state_dict(self):
+        """Where the loader is: in the pass that was begun last, after how many batches, and the random state that the pass began with.
+
+        With :meth:`load_state_dict`, the next ``iter(loader)`` goes on with the batch after the last one given, in the same order. Random
+        changes that the data set itself makes to samples are repeated only where they draw from the program's generators.
+        """
+        generator = self._drawn_from()
+        state = {"start": None, "given": 0, "generator": None if generator is dtorch.default_generator else generator.get_state()}
+        if self._resumed is not None:
+            state["start"], state["given"] = self._resumed
+        elif self._place is not None and not self._place.ended:
+            state["start"], state["given"] = self._place.start, self._place.given
+        return state
+
+    def load_state_dict(self, state_dict):
+        """Go on from such a state with the next ``iter(loader)``; the data set and the sampler must be the same."""
+        start = state_dict["start"]
+        self._place = None
+        self._resumed = None if start is None else (start, int(state_dict["given"]))
+        if state_dict["generator"] is not None:
+            self._drawn_from().set_state(state_dict["generator"])
 
     def __len__(self):
         if not self._iterable:

@@ -51,6 +51,16 @@ class SequentialSampler(Sampler):
         return len(self.data_source)
 
 
+def _own(generator):
+    """The generator that a pass draws from: the given one, or one seeded by a single draw from the default, so that a pass depends on that
+    draw alone, whatever else draws meanwhile."""
+    if generator is not None:
+        return {"generator": generator}
+    own = dtorch.Generator()
+    own.manual_seed(int(dtorch.randint(0, 2**62, (1,), dtype=dtorch.int64).item()))
+    return {"generator": own}
+
+
 class RandomSampler(Sampler):
     """A new random order each time; `num_samples` of them (more than there are: several orders), or drawn with `replacement`."""
 
@@ -70,12 +80,12 @@ class RandomSampler(Sampler):
         return len(self.data_source) if self._num_samples is None else self._num_samples
 
     def __iter__(self):
-        n, left = len(self.data_source), self.num_samples
+        n, left, options = len(self.data_source), self.num_samples, _own(self.generator)
         while left > 0:
             if self.replacement:
-                block = dtorch.randint(0, n, (min(left, 1024),), dtype=dtorch.int64, **_generator(self.generator)).tolist()
+                block = dtorch.randint(0, n, (min(left, 1024),), dtype=dtorch.int64, **options).tolist()
             else:
-                block = dtorch.randperm(n, **_generator(self.generator)).tolist()[:left]
+                block = dtorch.randperm(n, **options).tolist()[:left]
             yield from block
             left -= len(block)
 
