@@ -400,3 +400,175 @@ def test_kill_in_the_middle_of_a_save(tmp_path, monkeypatch):
 def test_kill_in_the_middle_of_a_save_many_times(tmp_path, monkeypatch):
     times = int(os.environ.get("DTORCH_TEST_KILLS", "20"))
     assert killed_saves(tmp_path, times, 1, monkeypatch) > times // 5
+
+
+# ---- resuming
+
+OPTIMIZERS = [
+    ("SGD", dict(lr=0.1, momentum=0.9)), ("Adam", dict(lr=0.1, amsgrad=True)), ("AdamW", dict(lr=0.1)), ("Adagrad", dict(lr=0.1)),
+    ("Adadelta", dict(lr=1.0)), ("Adamax", dict(lr=0.1)), ("NAdam", dict(lr=0.1)), ("RAdam", dict(lr=0.1)),
+    ("RMSprop", dict(lr=0.01, momentum=0.9, centered=True)), ("Rprop", dict(lr=0.01)), ("ASGD", dict(lr=0.1)), ("Adafactor", dict(lr=0.1)),
+    ("Muon", dict(lr=0.1)), ("LBFGS", dict(lr=0.3, max_iter=4)),
+]  # fmt: skip
+
+
+def started(name, options, layout, seed):
+    dtorch.manual_seed(seed)
+    params = [nn.Parameter(place(dtorch.randn(shape), layout)) for shape in ((8, 4), (5, 3))]
+    return params, getattr(dtorch.optim, name)(
+        [{"params": params[:1]}, {"params": params[1:], "lr": options["lr"] / 2}] if name != "LBFGS" else params, **options
+    )
+
+
+def stepped(params, opt, steps):
+    def closure():
+        opt.zero_grad()
+        loss = sum(((p - 0.3) ** 2).sum() + p.sin().sum() for p in params)
+        loss.backward()
+        return loss
+
+    for _ in range(steps):
+        if isinstance(opt, dtorch.optim.LBFGS):
+            opt.step(closure)
+        else:
+            closure()
+            opt.step()
+
+
+@pytest.mark.parametrize(("name", "options"), OPTIMIZERS, ids=[n for n, _ in OPTIMIZERS])
+def test_every_optimizer_goes_on(tmp_path, name, options):
+    square, flat = init_device_mesh("cpu", (2, 2)), init_device_mesh("cpu", (3,))
+    here, there = (square, [Shard(0), Shard(1)]), (flat, [Shard(1)])
+    params, opt = started(name, options, here, 0)
+    stepped(params, opt, 3)
+    path = checkpoint.save(tmp_path / "c", {"params": params, "opt": opt}, asynchronous=True).get()
+    stepped(params, opt, 3)
+    for layout in (here, there, None):
+        params2, opt2 = started(name, options, layout, 1)
+        if layout is there:
+            stepped(params2, opt2, 1)  # state that is replaced
+        checkpoint.load(path, {"params": params2, "opt": opt2})
+        assert opt2.param_groups[-1]["lr"] == opt.param_groups[-1]["lr"]
+        for p, state in opt2.state.items():
+            for v in state.values():
+                assert not (isinstance(v, Tensor) and v.shape == p.shape) or v.placements == p.placements
+        stepped(params2, opt2, 3)
+        for a, b in zip(params, params2, strict=True):
+            if layout is here:
+                same(a, b)
+            else:
+                np.testing.assert_allclose(bits(b), bits(a), rtol=1e-4, atol=1e-4)
+
+
+class Net(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.a, self.bn, self.drop, self.b = nn.Linear(6, 10, bias=False), nn.BatchNorm1d(10), nn.Dropout(0.3), nn.Linear(10, 3)
+
+    def forward(self, x):
+        return self.b(self.drop(self.bn(self.a(x)).relu()))
+
+
+class Run:
+    """A small training run: shuffled data, dropout, running statistics, AdamW, a schedule, an average of the weights."""
+
+    def __init__(self, kind, seed):
+        from dtorch.distributed.fsdp import fully_shard
+        from dtorch.distributed.tensor import distribute_module
+        from dtorch.optim.swa_utils import AveragedModel, get_ema_multi_avg_fn
+        from dtorch.utils.data import DataLoader, TensorDataset
+
+        self.mesh = None if kind == "one" else init_device_mesh("cpu", (4,)) if kind == "fsdp4" else init_device_mesh("cpu", (2,))
+        dtorch.manual_seed(11)
+        x = dtorch.randn(42, 6)
+        data = TensorDataset(x, (x.sum(1) > 0).long())
+        dtorch.manual_seed(seed)
+        self.model = Net()
+        if kind.startswith("fsdp"):
+            fully_shard(self.model, mesh=self.mesh)
+        elif kind == "ddp":
+            distribute_module(self.model, self.mesh)
+        self.opt = dtorch.optim.AdamW(self.model.parameters(), lr=0.02)
+        self.schedule = dtorch.optim.lr_scheduler.CosineAnnealingLR(self.opt, 20)
+        self.ema = AveragedModel(self.model, multi_avg_fn=get_ema_multi_avg_fn(0.9))
+        self.loader = DataLoader(data, batch_size=8, shuffle=True)
+        self.step, self.epoch, self.losses = 0, 0, []
+
+    def state(self):
+        return {
+            "model": self.model,
+            "opt": self.opt,
+            "schedule": self.schedule,
+            "ema": self.ema,
+            "loader": self.loader,
+            "rng": dtorch.default_generator,
+            "run": self,
+        }
+
+    def state_dict(self):
+        return {"step": self.step, "epoch": self.epoch}
+
+    def load_state_dict(self, state):
+        self.step, self.epoch = state["step"], state["epoch"]
+
+    def train(self, until, save_at=None, where=None):
+        while self.step < until:
+            for x, y in self.loader:
+                if self.mesh is not None:
+                    x, y = (distribute_tensor(t, self.mesh, [Shard(0)]) for t in (x, y))
+                loss = nn.functional.cross_entropy(self.model(x), y)
+                self.opt.zero_grad()
+                loss.backward()
+                nn.utils.clip_grad_norm_(self.model.parameters(), 1.0)
+                self.opt.step()
+                self.schedule.step()
+                self.ema.update_parameters(self.model)
+                self.losses.append(loss.detach())
+                self.step += 1
+                if self.step == save_at:
+                    checkpoint.save(where, self.state(), asynchronous=True)
+                if self.step >= until:
+                    break
+        return self
+
+
+@pytest.mark.parametrize("at", [4, 6, 9])
+@pytest.mark.parametrize("kind", ["one", "ddp", "fsdp", "fsdp4"])
+def test_a_resumed_run_equals_an_uninterrupted_one(tmp_path, kind, at):
+    whole = Run(kind, 0).train(14, at, tmp_path / "c")
+    checkpoint.wait()
+    for other in (kind, "one", "fsdp4"):
+        resumed = Run(other, 5)
+        checkpoint.load(checkpoint.latest(tmp_path), resumed.state())
+        assert resumed.step == at
+        resumed.train(14)
+        check = np.testing.assert_array_equal if other == kind else lambda a, b: np.testing.assert_allclose(a, b, rtol=2e-3, atol=1e-3)
+        check(np.array([bits(x) for x in resumed.losses]), np.array([bits(x) for x in whole.losses[at:]]))
+        for a, b in ((resumed.model, whole.model), (resumed.ema, whole.ema)):
+            for (name, p), q in zip(a.state_dict().items(), b.state_dict().values(), strict=True):
+                check(bits(p), bits(q)), name
+        assert resumed.schedule.get_last_lr() == whole.schedule.get_last_lr()
+
+
+def test_rng_of_the_whole_program(tmp_path):
+    rng = checkpoint.RNG()
+    checkpoint.save(tmp_path / "c", {"rng": rng, "own": dtorch.Generator().manual_seed(5)})
+    draw = lambda: (dtorch.rand(3).tolist(), random.random(), np.random.rand(3).tolist())  # noqa: E731
+    want = draw()
+    generator = dtorch.Generator()
+    checkpoint.load(tmp_path / "c", {"rng": rng, "own": generator})
+    assert draw() == want
+    assert dtorch.rand(2, generator=generator).tolist() == dtorch.rand(2, generator=dtorch.Generator().manual_seed(5)).tolist()
+
+
+def test_modules_that_do_not_fit(tmp_path):
+    path = checkpoint.save(tmp_path / "c", {"m": nn.Sequential(nn.Linear(3, 4), nn.Linear(4, 2, bias=False))})
+    with pytest.raises(checkpoint.CheckpointError, match=r"\['m'\].*missing in the checkpoint: 1.bias"):
+        checkpoint.load(path, {"m": nn.Sequential(nn.Linear(3, 4), nn.Linear(4, 2))})
+    with pytest.raises(checkpoint.CheckpointError, match="unexpected in the checkpoint: 1.weight"):
+        checkpoint.load(path, {"m": nn.Sequential(nn.Linear(3, 4))})
+    with pytest.raises(checkpoint.CheckpointError, match=r"\['m'\]\['0.weight'\].*\(4, 3\).*\(5, 3\)"):
+        checkpoint.load(path, {"m": nn.Sequential(nn.Linear(3, 5), nn.Linear(4, 2, bias=False))})
+    some = nn.Sequential(nn.Linear(3, 4), nn.Linear(4, 2))
+    checkpoint.load(path, {"m": some}, strict=False)
+    same(some[0].weight, checkpoint.load(path)["m"]["0.weight"])

@@ -25,7 +25,7 @@ class RNG:
         numpy = sys.modules.get("numpy")
         if numpy is not None:
             kind, keys, *rest = numpy.random.get_state()
-            state["numpy"] = (kind, keys, *rest)
+            state["numpy"] = (kind, keys.astype("int64"), *rest)
         return state
 
     def load_state_dict(self, state):
@@ -37,7 +37,8 @@ class RNG:
         if "numpy" in state:
             import numpy
 
-            numpy.random.set_state(state["numpy"])
+            kind, keys, *rest = state["numpy"]
+            numpy.random.set_state((kind, numpy.asarray(keys, "uint32"), *rest))
 
 
 def _has_state(obj):

@@ -6,7 +6,7 @@ import math
 
 import dtorch
 from dtorch.optim.adaptive import ElementwiseOptimizer
-from dtorch.optim.optimizer import Optimizer, check_lr, check_not_negative, check_option, number
+from dtorch.optim.optimizer import Optimizer, check_lr, check_not_negative, check_option, number, placements_for
 
 __all__ = ["Adafactor", "Muon"]
 
@@ -41,7 +41,13 @@ class Adafactor(ElementwiseOptimizer):
     def _start(self, p, group):
         if p.dim() < 2:
             return {"variance": dtorch.zeros_like(p)}
-        return {"row_var": dtorch.zeros_like(p.detach()[..., :1]), "col_var": dtorch.zeros_like(p.detach()[..., :1, :])}
+        rows, columns = (*p.shape[:-1], 1), (*p.shape[:-2], 1, p.shape[-1])
+        return {"row_var": self._zeros(p, rows), "col_var": self._zeros(p, columns)}
+
+    @staticmethod
+    def _zeros(p, shape):
+        where = {"device_mesh": p.device_mesh, "placements": placements_for(p, shape)} if p.device_mesh.ndim else {"device": p.device}
+        return dtorch.zeros(shape, dtype=p.dtype, **where)
 
     def _update(self, p, grad, state, group, lr):
         t = state["step"]
@@ -67,6 +73,8 @@ def _orthogonalized(grad, coefficients, steps, eps):
     """An approximately orthogonal matrix near `grad` (n, m), by Newton-Schulz iteration in bfloat16."""
     a, b, c = coefficients
     x = grad.to(dtorch.bfloat16)
+    if x.device_mesh.ndim:  # gathered once, 16 bits an element, rather than two products a step that every device has a part of
+        x = x.redistribute(placements=[dtorch.Replicate()] * x.device_mesh.ndim)
     wide = x.shape[0] > x.shape[1]
     if wide:
         x = x.t()

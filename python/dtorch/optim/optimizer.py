@@ -78,6 +78,13 @@ def check_not_negative(**options):
             check_option(value >= 0.0, f"Invalid {name} value: {value}")
 
 
+def placements_for(param, shape):
+    """How a state of another shape than its parameter's lies on the parameter's mesh: cut as the parameter along dimensions of the same size,
+    replicated along others. Of the parameter's shape: as the parameter."""
+    alike = len(shape) == param.dim()
+    return [p if p.is_shard() and alike and shape[p.dim] == param.shape[p.dim] else dtorch.Replicate() for p in param.placements]
+
+
 def _typename(value):
     cls = type(value)
     return cls.__qualname__ if cls.__module__ == "builtins" else f"{cls.__module__}.{cls.__qualname__}"
@@ -298,7 +305,11 @@ class Optimizer:
             if param.is_floating_point() and tuple(value.shape) == tuple(param.shape):
                 with dtorch.no_grad():
                     return dtorch.zeros_like(param).copy_(value)
-            return value.to(dtype=param.dtype, device=param.device) if param.is_floating_point() else value.to(device=param.device)
+            value = value.to(param.dtype) if param.is_floating_point() else value
+            if param.device_mesh.ndim and value.dim():
+                with dtorch.no_grad():
+                    return value.redistribute(param.device_mesh, placements_for(param, value.shape))
+            return value.to(device=param.device)
         if isinstance(value, dict):
             return {k: self._taken(param, k, v) for k, v in value.items()}
         if isinstance(value, (list, tuple)):
