@@ -66,8 +66,13 @@ typedef struct dt_build {
     int n_colls, cap_colls;
     dt_coll **coll;
     int node;      /* being lowered */
-    int *last_use; /* (n_live,) the last node that uses output 0 of each; INT_MAX: it outlives the plan */
+    int *last_use; /* (n_live,) the last node that uses a result of each; INT_MAX: it outlives the plan */
 } dt_build;
+
+/* A value is made again rather than kept from a use to another that is more than this many nodes later: a program that computes something
+ * twice, such as a weight gathered for the forward pass and again for the backward pass, means to let it go in between. */
+enum { DT_AT_HAND = 24 };
+static inline bool dt_at_hand(int last, int node) { return last >= node || node - last <= DT_AT_HAND; }
 
 int dt_build_prog(const dt_build *b, dt_device d); /* -1: not in the plan */
 dt_status dt_build_storage(dt_build *b, int prog, size_t bytes, int *out) DT_WUR;

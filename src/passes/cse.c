@@ -2,7 +2,7 @@
  *
  * Equal means the same interned call (op, attributes, placements) on the same values and no run-time numbers: numbers are bindings of a run,
  * not part of a plan's key, and two that agree today may differ tomorrow. Random calls carry their seed and offset as numbers and so are
- * never merged. Values are immutable here (writes make new values), so nothing else can differ. */
+ * never merged. Nor are calls far apart, see dt_at_hand: recomputation is meant to save memory. Values are immutable here (writes make new values), so nothing else can differ. */
 #include <string.h>
 
 #include "passes/build.h"
@@ -49,10 +49,14 @@ dt_status dt_build_cse(dt_build *b, int **out) {
                 *slot = i + 1;
                 break;
             }
-            if (equal_nodes(b->g, same, &b->g->node[*slot - 1], x)) {
-                same[i] = *slot - 1;
-                break;
-            }
+            int j = *slot - 1;
+            if (!equal_nodes(b->g, same, &b->g->node[j], x)) continue;
+            if (dt_at_hand(b->last_use[j], i)) {
+                same[i] = j;
+                if (b->last_use[j] < b->last_use[i]) b->last_use[j] = b->last_use[i];
+            } else
+                *slot = i + 1;
+            break;
         }
     }
     *out = same;

@@ -143,12 +143,10 @@ dt_status dt_build_unary(dt_build *b, const dt_op *op, const dt_loc *in, dt_loc 
     return step_kernel(b, in->prog, op, s);
 }
 
-/* A form of v that was made before and was in use a few nodes ago: longer ones would hold memory that the program meant to let go, as a
- * weight gathered for the forward pass and again for the backward pass. */
+/* A form of v that was made before and is at hand. */
 static dt_pval *at_hand(const dt_build *b, const dt_pval *v, const dt_meta *to) {
-    enum { NODES = 24 };
     for (dt_pval *c = v->converted; c; c = c->next)
-        if (c->meta == to && (c->last >= b->node || b->node - c->last <= NODES)) return c;
+        if (c->meta == to && dt_at_hand(c->last, b->node)) return c;
     return NULL;
 }
 
@@ -414,10 +412,12 @@ static dt_status find_last_uses(dt_build *b) {
     if (!b->last_use) return no_memory();
     for (int i = 0; i < b->n_live; i++) {
         const dt_gnode *n = &b->g->node[i];
-        b->last_use[i] = n->call->n_out && n->out[0]->client ? INT_MAX : i;
+        b->last_use[i] = i;
+        for (int k = 0; k < n->call->n_out; k++)
+            if (n->out[k]->client) b->last_use[i] = INT_MAX;
         for (int k = 0; k < n->call->n_in; k++) {
             const dt_gvalue *v = n->in[k];
-            if (v && !v->ready && v->out == 0 && b->last_use[v->node] < i) b->last_use[v->node] = i;
+            if (v && !v->ready && b->last_use[v->node] < i) b->last_use[v->node] = i;
         }
     }
     return DT_OK;
