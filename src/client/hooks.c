@@ -172,9 +172,8 @@ dt_status dt_tensor_grad_placements_set(dt_tensor *t, const dt_spec *spec) {
     if (!dt_tensor_is_leaf(t)) return dt_fail(DT_E_GRAD, "grad_placements: the tensor is not a leaf, its gradient is not kept");
     for (int d = 0; spec && d < spec->mesh->ndim; d++)
         if (spec->place[d].kind == DT_PARTIAL) return dt_fail(DT_E_PLACEMENT, "grad_placements: Replicate() and Shard(dim) are legal, not Partial");
-    DT_TRY(dt_tensor_grad_settle(t));
     if (!dt_leaf_get(t)) return DT_E_NOMEM;
-    t->leaf->grad_spec = spec;
+    t->leaf->grad_spec = spec; /* sums that are left to do end up there, too */
     return DT_OK;
 }
 

@@ -6,7 +6,7 @@ import dtorch
 import numpy as np
 import pytest
 from dtorch import Replicate, Shard, distribute_tensor, init_device_mesh, nn
-from dtorch.distributed.fsdp import FSDPModule, MixedPrecisionPolicy, fully_shard
+from dtorch.distributed.fsdp import FSDPModule, MixedPrecisionPolicy, fully_shard, shard_optimizer_state
 
 F = nn.functional
 VOCABULARY, WIDTH = 11, 12
@@ -248,3 +248,87 @@ def test_what_is_refused():
     model = fully_shard(nn.Linear(2, 2), mesh=mesh)
     with pytest.raises(ValueError, match="already"):
         fully_shard(model, mesh=mesh)
+
+
+OPTIMIZERS = {
+    "adamw": lambda p: dtorch.optim.AdamW(p, lr=3e-3, eps=1e-4),
+    "momentum": lambda p: dtorch.optim.SGD(p, lr=3e-2, momentum=0.9),
+    "adagrad": lambda p: dtorch.optim.Adagrad(p, lr=3e-3),
+}
+
+
+@pytest.mark.parametrize("gradients", [False, True])
+@pytest.mark.parametrize(("n", "kind"), [(2, "adamw"), (3, "momentum"), (4, "adagrad"), (8, "adamw")])
+def test_sharded_states_train_as_one_device_does(n, kind, gradients):
+    model = make()
+    want = train(model, optimizer=OPTIMIZERS[kind](model.parameters()))
+    mesh = init_device_mesh("cpu", (n,), mesh_dim_names=("dp",))
+    model = replicated(mesh)
+    optimizer = shard_optimizer_state(OPTIMIZERS[kind](model.parameters()), mesh["dp"], gradients=gradients)
+    check(train(model, batch_on(mesh), optimizer=optimizer), want)
+    for p in model.parameters():
+        assert p.placements == (Replicate(),) and optimizer.param_groups[0]["params"]
+        for value in optimizer.state[p].values():
+            if isinstance(value, dtorch.Tensor) and value.ndim:
+                assert value.placements == (Shard(0),)
+        assert not gradients or not p.ndim or p.grad.placements == (Shard(0),)
+
+
+def replicated(mesh):
+    model = make()
+    done = {}
+    for m in model.modules():
+        for name, p in list(m._parameters.items()):
+            done[id(p)] = done.get(id(p)) or (p, nn.Parameter(distribute_tensor(p.detach(), mesh, None)))
+            m.register_parameter(name, done[id(p)][1])
+    return model
+
+
+def test_sharded_states_beside_a_replicated_dimension(expected):
+    mesh = init_device_mesh("cpu", (2, 2), mesh_dim_names=("replicate", "shard"))
+    model = replicated(mesh)
+    optimizer = dtorch.optim.AdamW(model.parameters(), lr=3e-3, eps=1e-4)
+    shard_optimizer_state(optimizer, mesh["replicate", "shard"], gradients=True)
+    check(train(model, batch_on(mesh), optimizer=optimizer), expected)
+    assert optimizer.state[model.norm.weight]["exp_avg"].placements == (Replicate(), Shard(0))
+
+
+def test_a_step_on_sharded_states_sends_what_data_parallelism_does():
+    n, mesh = 4, init_device_mesh("cpu", (4,))
+    for gradients, micro in ((False, 1), (False, 3), (True, 1)):
+        model = replicated(mesh)
+        optimizer = shard_optimizer_state(dtorch.optim.AdamW(model.parameters()), mesh, gradients=gradients)
+        train(model, batch_on(mesh), steps=1, rows=16, micro=micro, optimizer=optimizer)
+        dtorch.comm_report(reset=True)
+        train(model, batch_on(mesh), steps=1, rows=16, micro=micro, optimizer=optimizer)
+        rows = dtorch.comm_report()
+        for kind in ("reduce_scatter", "all_gather"):
+            assert sum(r["bytes"] for r in rows if r["kind"] == kind) == (n - 1) * volumes(model)[0]
+
+
+def test_sharded_states_are_saved_and_loaded():
+    mesh = init_device_mesh("cpu", (2,))
+    a, b = replicated(mesh), replicated(mesh)
+    one = shard_optimizer_state(dtorch.optim.AdamW(a.parameters(), lr=1e-2), mesh)
+    train(a, batch_on(mesh), steps=2, optimizer=one)
+    two = shard_optimizer_state(dtorch.optim.AdamW(b.parameters(), lr=1e-2), mesh)
+    two.load_state_dict(one.state_dict())
+    b.load_state_dict(a.state_dict())
+    got, want = train(b, batch_on(mesh), steps=2, optimizer=two), train(a, batch_on(mesh), steps=2, optimizer=one)
+    assert got[0] == want[0]
+    assert type(one).__name__ == "AdamW" and isinstance(one, dtorch.optim.AdamW)
+
+
+def test_sharded_states_refuse():
+    mesh = init_device_mesh("cpu", (2,))
+    plain = dtorch.optim.AdamW(make().parameters())
+    with pytest.raises(ValueError, match="does not lie on"):
+        shard_optimizer_state(plain, mesh)
+    with pytest.raises(TypeError, match="must be an Optimizer"):
+        shard_optimizer_state(make(), mesh)
+    model = replicated(mesh)
+    with pytest.raises(NotImplementedError, match="LBFGS"):
+        shard_optimizer_state(dtorch.optim.LBFGS(model.parameters()), mesh)
+    optimizer = shard_optimizer_state(dtorch.optim.AdamW(model.parameters()), mesh)
+    with pytest.raises(ValueError, match="already"):
+        shard_optimizer_state(optimizer, mesh)

@@ -8,7 +8,7 @@
 
 While the forward of a unit runs, its parameters are the gathered ones: differentiable redistributions of the slices. Autograd saves how to
 gather them, not what was gathered, so that a gathered parameter lives from its first use to the last in forward and once more in backward;
-its gradient is reduced into slices where it is made.
+its gradient is reduced into slices where it is made. :func:`shard_optimizer_state` keeps parameters whole and cuts the rest.
 """
 
 from __future__ import annotations
@@ -20,9 +20,10 @@ import dtorch
 from dtorch import _C, distribute_tensor
 from dtorch._C import DeviceMesh, Placement, Replicate, Shard
 from dtorch.distributed._meshes import home
+from dtorch.distributed._zero import inside, positions, shard_optimizer_state
 from dtorch.utils._pytree import tree_map
 
-__all__ = ["CPUOffloadPolicy", "FSDPModule", "MixedPrecisionPolicy", "OffloadPolicy", "fully_shard"]
+__all__ = ["CPUOffloadPolicy", "FSDPModule", "MixedPrecisionPolicy", "OffloadPolicy", "fully_shard", "shard_optimizer_state"]
 
 
 @dataclass(frozen=True)
@@ -57,28 +58,10 @@ class CPUOffloadPolicy(OffloadPolicy):
 # ---- one parameter
 
 
-def _dims(mesh, root):
-    """The positions of mesh's dimensions in its root."""
-    names = root.mesh_dim_names
-    if mesh == root or not names:
-        return list(range(mesh.ndim))
-    return [names.index(n) for n in mesh.mesh_dim_names]
-
-
 def _whole_root(p, mesh):
     """(the mesh p shall lie on, the positions in it of mesh's dimensions)"""
     part = home(p, mesh)
-    return part.root, _dims(part, part.root)
-
-
-def _rows(cut: Shard, p, placements, root, at):
-    """`cut` so that it goes inside of what later mesh dimensions cut of the same tensor dimension: gathering then stays within their group."""
-    dim = cut.dim % p.ndim
-    rows = 1
-    for k in range(at + 1, root.ndim):
-        if isinstance(placements[k], Shard) and placements[k].dim % p.ndim == dim:
-            rows *= root.shape[k]
-    return Shard(dim, split_factor=rows) if rows > 1 and p.shape[dim] % rows == 0 else Shard(dim)
+    return part.root, positions(part, part.root)
 
 
 def _cut(p, mesh, cut: Placement):
@@ -87,7 +70,7 @@ def _cut(p, mesh, cut: Placement):
     placements = list(p.placements) if p.device_mesh == root else [Replicate()] * root.ndim
     if isinstance(placements[dims[-1]], Shard):
         return None
-    placements[dims[-1]] = _rows(cut, p, placements, root, dims[-1]) if isinstance(cut, Shard) and p.ndim else Replicate()
+    placements[dims[-1]] = inside(cut, p, placements, root, dims[-1]) if isinstance(cut, Shard) and p.ndim else Replicate()
     value = p.detach()
     value = distribute_tensor(value, root, placements) if value.device_mesh.ndim == 0 else value.redistribute(root, placements)
     new = type(p)(value, p.requires_grad)
