@@ -7,6 +7,7 @@ import numpy as np
 import pytest
 from dtorch import Replicate, Shard, distribute_tensor, init_device_mesh, nn
 from dtorch.distributed.fsdp import FSDPModule, MixedPrecisionPolicy, fully_shard, shard_optimizer_state
+from dtorch.distributed.tensor import distribute_module
 
 F = nn.functional
 VOCABULARY, WIDTH = 11, 12
@@ -253,7 +254,7 @@ def test_what_is_refused():
 OPTIMIZERS = {
     "adamw": lambda p: dtorch.optim.AdamW(p, lr=3e-3, eps=1e-4),
     "momentum": lambda p: dtorch.optim.SGD(p, lr=3e-2, momentum=0.9),
-    "adagrad": lambda p: dtorch.optim.Adagrad(p, lr=3e-3),
+    "adagrad": lambda p: dtorch.optim.Adagrad(p, lr=3e-3, eps=1e-2),
 }
 
 
@@ -275,12 +276,8 @@ def test_sharded_states_train_as_one_device_does(n, kind, gradients):
 
 
 def replicated(mesh):
-    model = make()
-    done = {}
-    for m in model.modules():
-        for name, p in list(m._parameters.items()):
-            done[id(p)] = done.get(id(p)) or (p, nn.Parameter(distribute_tensor(p.detach(), mesh, None)))
-            m.register_parameter(name, done[id(p)][1])
+    model = distribute_module(make(), mesh)
+    assert model.head.weight is model.embed.weight and model.blocks[2].up.weight is model.blocks[0].up.weight
     return model
 
 

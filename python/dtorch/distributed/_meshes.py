@@ -6,7 +6,23 @@ name both mean the same dimension.
 
 from __future__ import annotations
 
-__all__ = ["home"]
+import weakref
+
+__all__ = ["Replaced", "home"]
+
+
+class Replaced:
+    """What parameters became when they were put on meshes, so that what modules shared they share again. Holds the old ones weakly, by identity."""
+
+    def __init__(self):
+        self._by_id = {}
+
+    def __getitem__(self, old):
+        """The list of what `old` became; append to it."""
+        key = id(old)
+        if key not in self._by_id:
+            self._by_id[key] = ([], weakref.ref(old, lambda ref: self._by_id.pop(key, None)))
+        return self._by_id[key][0]
 
 
 def home(t, mesh):

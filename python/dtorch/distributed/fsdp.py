@@ -19,7 +19,7 @@ from dataclasses import dataclass
 import dtorch
 from dtorch import _C, distribute_tensor
 from dtorch._C import DeviceMesh, Placement, Replicate, Shard
-from dtorch.distributed._meshes import home
+from dtorch.distributed._meshes import Replaced, home
 from dtorch.distributed._zero import inside, positions, shard_optimizer_state
 from dtorch.utils._pytree import tree_map
 
@@ -74,7 +74,7 @@ def _cut(p, mesh, cut: Placement):
     value = p.detach()
     value = distribute_tensor(value, root, placements) if value.device_mesh.ndim == 0 else value.redistribute(root, placements)
     new = type(p)(value, p.requires_grad)
-    new.__dict__.update({k: v for k, v in p.__dict__.items() if k != "_fully_sharded_as"})
+    new.__dict__.update(p.__dict__)
     new._fully_sharded_along = dims[-1]
     return new
 
@@ -322,14 +322,18 @@ def fully_shard(
     return module
 
 
+_replaced = Replaced()
+
+
 def _manage(unit, sub, name, p, shard_placement_fn):
     if getattr(p, "_fully_sharded_along", None) is None:
-        new = getattr(p, "_fully_sharded_as", None)  # shared with a module that came before
+        before = _replaced[p]  # shared with a module that came before
+        new = before[0] if before else None
         if new is None:
             new = _cut(p, unit.mesh, (shard_placement_fn(p) if shard_placement_fn is not None else None) or Shard(0))
             if new is None:
                 return
-            p._fully_sharded_as = new
+            before.append(new)
         sub.register_parameter(name, new)
         p = new
     unit.add(p, sub, name)

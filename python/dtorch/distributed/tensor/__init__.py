@@ -5,6 +5,7 @@ from __future__ import annotations
 import dtorch
 from dtorch import distribute_tensor
 from dtorch._C import DeviceMesh, Partial, Placement, Replicate, Shard, Tensor, init_device_mesh
+from dtorch.distributed._meshes import Replaced
 
 __all__ = [
     "DTensor", "DeviceMesh", "Partial", "Placement", "Replicate", "Shard", "distribute_module", "distribute_tensor", "empty", "full",
@@ -40,13 +41,22 @@ def distribute_module(module, device_mesh=None, partition_fn=None, input_fn=None
 
 
 def distribute_parameter(module, name, device_mesh, placements):
-    """Replace the parameter or buffer `name` of a module (not of its children) by itself on a mesh; a parameter stays the same kind."""
+    """Replace the parameter or buffer `name` of a module (not of its children) by itself on a mesh; a parameter stays the same kind, and
+    one that modules share stays shared where they place it alike."""
     old = getattr(module, name)
     new = distribute_tensor(old.detach(), device_mesh, placements)
-    if name in module._parameters:
-        module.register_parameter(name, type(old)(new, old.requires_grad))
-    else:
+    if name not in module._parameters:
         module._buffers[name] = new
+        return
+    before = _replaced[old]
+    same = [p for p in before if p.device_mesh == new.device_mesh and p.placements == new.placements and p.requires_grad == old.requires_grad]
+    if not same:
+        same = [type(old)(new, old.requires_grad)]
+        before.append(same[0])
+    module.register_parameter(name, same[0])
+
+
+_replaced = Replaced()
 
 
 def replicate_rest(module, device_mesh):
