@@ -1,12 +1,14 @@
 """The models of dtorch.models against formulas in NumPy (float64), their presets, their loaders and generation."""
 
 import json
+import struct
 
 import dtorch
 import numpy as np
 import pytest
 from dtorch import models, nn
 from dtorch.io import save_file
+from dtorch.models.gguf import load_gguf
 
 rng = np.random.default_rng(0)
 
@@ -284,3 +286,125 @@ def test_small_models_learn_to_copy():
         optimizer.step()
     assert loss.item() < 0.05
     assert model.generate(dtorch.tensor([[7, 3]]), 4).tolist() == [[7, 3, 5, 7, 3, 5]]
+
+
+def gguf(entries, tensors):
+    """The bytes of a GGUF file: entries {key: value}, tensors {name: (type, shape, raw bytes)}."""
+
+    def string(s):
+        return struct.pack("<Q", len(s.encode())) + s.encode()
+
+    def value(v):
+        if isinstance(v, str):
+            return struct.pack("<I", 8) + string(v)
+        if isinstance(v, list) and isinstance(v[0], str):
+            return struct.pack("<IIQ", 9, 8, len(v)) + b"".join(map(string, v))
+        if isinstance(v, list):
+            return struct.pack(f"<IIQ{len(v)}i", 9, 5, len(v), *v)
+        return struct.pack("<If", 6, v) if isinstance(v, float) else struct.pack("<II", 4, v)
+
+    out = b"GGUF" + struct.pack("<IQQ", 3, len(tensors), len(entries)) + b"".join(string(k) + value(v) for k, v in entries.items())
+    data = b""
+    for name, (kind, shape, raw) in tensors.items():
+        out += string(name) + struct.pack(f"<I{len(shape)}QIQ", len(shape), *shape[::-1], kind, len(data))
+        data += raw + bytes(-len(raw) % 32)
+    return out + bytes(-len(out) % 32) + data
+
+
+def quantise(kind, w):
+    """Raw bytes of blocks, and the numbers they stand for, by the definitions of the formats one number at a time."""
+    raw, numbers = b"", []
+    size = 256 if kind == 14 else 32
+    for block in w.reshape(-1, size):
+        low, high = float(block.min()), float(block.max())
+        if kind == 8:
+            d = np.float16(max(abs(low), abs(high)) / 127)
+            q = np.clip(np.round(block / d), -127, 127).astype(np.int8)
+            raw += d.tobytes() + q.tobytes()
+            numbers += [float(d) * int(v) for v in q]
+        elif kind in (2, 3):
+            d = np.float16((high - low) / 15 if kind == 3 else max(abs(low), abs(high)) / 7)
+            m = np.float16(low)
+            q = np.clip(np.round((block - m) / d if kind == 3 else block / d + 8), 0, 15).astype(int)
+            raw += d.tobytes() + (m.tobytes() if kind == 3 else b"") + bytes(int(q[i] | q[i + 16] << 4) for i in range(16))
+            numbers += [float(d) * v + float(m) if kind == 3 else float(d) * (v - 8) for v in q]
+        else:
+            d, scales = np.float16(0.01), rng.integers(-100, 100, 16)
+            q = rng.integers(0, 64, 256)
+            ql, qh = np.zeros(128, int), np.zeros(64, int)
+            for i, v in enumerate(q):  # number i: half i // 128, quarter k of it, place l
+                half, k, place = i // 128, i % 128 // 32, i % 32
+                ql[half * 64 + k % 2 * 32 + place] |= (v & 15) << (k // 2 * 4)
+                qh[half * 32 + place] |= (v >> 4) << (2 * k)
+            raw += bytes(map(int, ql)) + bytes(map(int, qh)) + scales.astype(np.int8).tobytes() + d.tobytes()
+            numbers += [float(d) * int(scales[i // 16]) * (int(v) - 32) for i, v in enumerate(q)]
+    return raw, np.array(numbers).reshape(w.shape)
+
+
+LETTERS = [chr(b) for b in [*range(33, 127), *range(161, 173), *range(174, 256)]] + [chr(256 + i) for i in range(68)]
+
+
+def small_gguf():
+    """A file of a small Llama in mixed formats, its configuration, and its weights as they should be read."""
+    c = models.LlamaConfig(260, 64, 96, 2, 4, 2, 64, 1e-3, 500.0, initializer_range=0.1)
+    w = weights(models.Llama(c))
+    tokens = [*LETTERS, "he", "ll", "hell", "<|end|>"]
+    entries = {
+        "general.architecture": "llama", "llama.embedding_length": 64, "llama.feed_forward_length": 96, "llama.block_count": 2,
+        "llama.attention.head_count": 4, "llama.attention.head_count_kv": 2, "llama.context_length": 64, "llama.rope.freq_base": 500.0,
+        "llama.attention.layer_norm_rms_epsilon": 1e-3, "tokenizer.ggml.tokens": tokens, "tokenizer.ggml.token_type": [1] * 259 + [3],
+        "tokenizer.ggml.merges": ["h e", "l l", "he ll"],
+    }  # fmt: skip
+    names = {
+        "input_layernorm": "attn_norm", "post_attention_layernorm": "ffn_norm", "embed_tokens": "token_embd", "norm": "output_norm",
+        "lm_head": "output", "q_proj": "attn_q", "k_proj": "attn_k", "v_proj": "attn_v", "o_proj": "attn_output", "gate_proj": "ffn_gate",
+        "up_proj": "ffn_up", "down_proj": "ffn_down",
+    }  # fmt: skip
+    kinds = {"q_proj": 3, "k_proj": 2, "v_proj": 8, "lm_head": 14, "gate_proj": 30, "up_proj": 1}
+    tensors = {}
+    for name, value in w.items():
+        part = name.split(".")[-2]
+        kind = kinds.get(part, 0)
+        if kind == 30:
+            raw = (value.astype(np.float32).view(np.uint32) >> 16).astype(np.uint16)
+            raw, w[name] = raw.tobytes(), (raw.astype(np.uint32) << 16).view(np.float32)
+        elif kind in (0, 1):
+            raw = value.astype([np.float32, np.float16][kind])
+            raw, w[name] = raw.tobytes(), raw
+        else:
+            raw, w[name] = quantise(kind, value)
+        if part in ("q_proj", "k_proj"):  # in a file, numbers that turn together stand side by side
+            w[name] = w[name].reshape(-1, 8, 2, 64).swapaxes(1, 2).reshape(value.shape)
+        block = "blk." + name.split(".")[1] + "." if name.startswith("layers") else ""
+        tensors[f"{block}{names[part]}.weight"] = (kind, value.shape, raw)
+    return gguf(entries, tensors), c, w
+
+
+def test_a_gguf_file_is_a_model_and_its_tokens(tmp_path):
+    data, config, w = small_gguf()
+    path = tmp_path / "small.gguf"
+    path.write_bytes(data)
+    model, tokenizer = load_gguf(path)
+    for name, value in model.state_dict().items():
+        np.testing.assert_allclose(value.numpy(), w[name], rtol=1e-5, atol=1e-6, err_msg=name)
+    x = tokens_of(config)
+    expected = llama({k: np.asarray(v, np.float64) for k, v in w.items()}, config, x)
+    np.testing.assert_allclose(model(dtorch.from_numpy(x)).detach().numpy(), expected, rtol=2e-3, atol=2e-4 * np.abs(expected).max())
+    text = "hello  hell\n\tÄ 12€'s<|end|>she"
+    numbers = tokenizer.encode(text)
+    assert tokenizer.decode(numbers) == text
+    assert numbers[:2] == [258, LETTERS.index("o")] and 259 in numbers and numbers[-2:] == [LETTERS.index("s"), 256]
+
+
+def test_a_broken_gguf_file_is_an_error(tmp_path):
+    data, path = small_gguf()[0], tmp_path / "broken.gguf"
+    for cut in [0, 3, 10, 23, 40, 200, 3000, len(data) // 2, len(data) - 40]:
+        path.write_bytes(data[:cut])
+        with pytest.raises(ValueError):
+            load_gguf(path)
+    for at in rng.integers(0, 9000, 100):
+        path.write_bytes(data[:at] + bytes([data[at] ^ rng.integers(1, 256)]) + data[at + 1 :])
+        try:
+            load_gguf(path)
+        except (ValueError, KeyError, NotImplementedError):
+            pass

@@ -9,6 +9,7 @@
 No forward function here knows of a mesh: the plans (`dtorch.models.plan`) place parameters and inputs, and the rest follows.
 """
 
+from dtorch.models.gguf import load_gguf
 from dtorch.models.gpt2 import GPT2, GPT2Config
 from dtorch.models.hf import load_hf
 from dtorch.models.llama import Llama, LlamaConfig
@@ -19,5 +20,5 @@ from dtorch.models.vit import ViT, ViTConfig
 
 __all__ = [
     "GPT2", "GPT2Config", "Llama", "LlamaConfig", "MoELlama", "MoELlamaConfig", "ResNet", "ResNetConfig", "ViT", "ViTConfig",
-    "distribute_batch", "load_hf", "next_token_loss", "parallelize", "shard_optimizer",
+    "distribute_batch", "load_gguf", "load_hf", "next_token_loss", "parallelize", "shard_optimizer",
 ]  # fmt: skip

@@ -144,6 +144,7 @@ class GPT2(Decoder):
         return transformer_plan(
             embeddings=("wte",),
             norms=("h.*.ln_1", "h.*.ln_2", "ln_f"),
+            halves=("h.*.attn", "h.*.mlp"),
             columns=("h.*.attn.[qkv]", "h.*.mlp.c_fc"),
             rows=("h.*.attn.c_proj", "h.*.mlp.c_proj"),
             heads=("lm_head",),

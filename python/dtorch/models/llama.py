@@ -190,11 +190,16 @@ class Llama(Decoder):
         return transformer_plan(
             embeddings=("embed_tokens",),
             norms=("layers.*.input_layernorm", "layers.*.post_attention_layernorm", "norm"),
+            halves=("layers.*.self_attn", *self.feed_forward_halves()),
             columns=("layers.*.self_attn.[qkv]_proj", *self.feed_forward_columns()),
             rows=("layers.*.self_attn.o_proj", *self.feed_forward_rows()),
             heads=("lm_head",),
             sequence_parallel=sequence_parallel,
         )
+
+    def feed_forward_halves(self):
+        """Names of the feed-forward halves that are cut by inner features."""
+        return ("layers.*.mlp",)
 
     def feed_forward_columns(self):
         """Names of the linears between stream and inner features."""

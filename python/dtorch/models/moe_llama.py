@@ -53,6 +53,9 @@ class MoELlama(Llama):
         losses = [layer.mlp.aux_loss for layer in self.layers]
         return sum(losses[1:], losses[0]) * (self.config.router_aux_loss_coef / len(losses))
 
+    def feed_forward_halves(self):
+        return ()
+
     def feed_forward_columns(self):
         return ()
 

@@ -18,6 +18,7 @@ from dtorch.distributed.tensor import distribute_parameter
 from dtorch.distributed.tensor.parallel import (
     ColwiseParallel,
     ParallelStyle,
+    PrepareModuleInput,
     RowwiseParallel,
     SequenceParallel,
     _lay,
@@ -28,12 +29,13 @@ from dtorch.distributed.tensor.parallel import (
 __all__ = ["Channels", "distribute_batch", "next_token_loss", "parallelize", "shard_optimizer", "transformer_plan"]
 
 
-def transformer_plan(*, embeddings, norms, columns, rows, heads, sequence_parallel=False):
+def transformer_plan(*, embeddings, norms, halves, columns, rows, heads, sequence_parallel=False):
     """The usual plan of a transformer along "tp", from the names of its modules.
 
     Args:
         embeddings: tables that are cut by vocabulary; their outputs are summed over the devices.
         norms: norms on the stream between the halves of blocks.
+        halves: the modules between a norm and the stream, which hold `columns` and `rows`.
         columns, rows: linears from the stream to inner features and back: cut by output and by input features.
         heads: linears to logits, cut by output features; the loss works on logits that stay cut.
         sequence_parallel: keep the stream cut along its positions between the halves, so that norms and residuals are not repeated.
@@ -44,6 +46,8 @@ def transformer_plan(*, embeddings, norms, columns, rows, heads, sequence_parall
     plan |= {name: RowwiseParallel(output_layouts=stream) for name in rows}
     if sequence_parallel:
         plan |= {name: SequenceParallel() for name in norms}
+        # Gathered once for all linears of a half, not once for each: then their gradients are also summed before they are scattered.
+        plan |= {name: PrepareModuleInput(desired_input_layouts=Replicate()) for name in halves}
     return plan
 
 

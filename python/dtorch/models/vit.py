@@ -135,6 +135,7 @@ class ViT(nn.Module):
         return transformer_plan(
             embeddings=(),
             norms=("layers.*.norm1", "layers.*.norm2"),
+            halves=("layers.*.attn", "layers.*.mlp"),
             columns=("layers.*.attn.query", "layers.*.attn.key", "layers.*.attn.value", "layers.*.mlp.up"),
             rows=("layers.*.attn.out", "layers.*.mlp.down"),
             heads=("head",),
