@@ -54,6 +54,7 @@ static void node_destroy(dt_grad_node *n) {
     dt_grad_node_saved_free(n);
     for (uint32_t i = 0; i < n->n_in; i++)
         if (n->edge[i].kind == DT_EDGE_NODE) dt_grad_node_unref(n->edge[i].node);
+    if (n->moved) dt_moved_forget_node(n);
     if (n->call) dt_call_drop(n->call);
     if (n->hooks) {
         dt_hooks_fini(n->hooks);

@@ -133,6 +133,7 @@ static void set_flags(dt_call *c, const dt_prep *p) {
     if (p->info->n_written) c->flags |= DT_CALL_SPECIAL;
     if (c->op->alias && c->n_in == 1 && c->in[0] && !c->in[0]->wrapped) c->flags |= DT_CALL_VIEW;
     if (moved) c->flags |= DT_CALL_RESPEC;
+    if (!(c->flags & (DT_CALL_SPECIAL | DT_CALL_VIEW)) && !(c->op->flags & DT_F_LOWERED) && dt_call_sums(c)) c->flags |= DT_CALL_SUMS;
 }
 
 dt_status dt_call_build(const dt_prep *p, const dt_args *args, uint64_t hash, dt_call **out) {

@@ -317,11 +317,11 @@ static dt_status respec(const dt_spec *spec, dt_tensor **out, int n_out) {
 }
 
 dt_status dt_issue(dt_call *c, const dt_args *args, dt_tensor **out) {
-    if (DT_LIKELY(!(c->flags & (DT_CALL_SPECIAL | DT_CALL_RESPEC)))) return issue(c, args, out);
+    if (DT_LIKELY(!(c->flags & (DT_CALL_SPECIAL | DT_CALL_RESPEC | DT_CALL_SUMS)))) return issue(c, args, out);
     c->refs++; /* the calls made below may evict it */
     int n_out = c->n_out;
-    dt_status s = c->flags & DT_CALL_SPECIAL ? issue_written(c, args, out) : issue(c, args, out);
-    if (!s && (c->flags & DT_CALL_RESPEC)) s = respec(c->spec, out, n_out);
+    dt_status s = c->flags & DT_CALL_SUMS ? dt_issue_summed(c, args, out) : c->flags & DT_CALL_SPECIAL ? issue_written(c, args, out) : issue(c, args, out);
+    if (!s && (c->flags & DT_CALL_RESPEC) && !(c->flags & DT_CALL_SUMS)) s = respec(c->spec, out, n_out);
     dt_call_drop(c);
     return s;
 }

@@ -25,6 +25,7 @@ typedef struct dt_val {
     uint32_t refs, id;
     const dt_meta *meta;      /* NULL until the record that makes the value is written */
     struct dt_recipe *recipe; /* how to make it again; NULL: it is kept (recipe.c) */
+    bool moved;               /* moved.c may know of it */
 } dt_val;
 
 typedef struct dt_grad_node dt_grad_node;
@@ -86,6 +87,8 @@ void dt_tensor_unref(dt_tensor *t);
  * the client's buffers; dt_issue must follow at once. Errors as infer and place give them; nothing was recorded. */
 dt_status dt_prepare(const dt_op *op, const dt_args *args, dt_call **call) DT_WUR;
 /* Record the prepared call; out: (call->n_out,) new references (for written parameters the same handles, updated in place). */
+/* t there; shares what an earlier call moved there (moved.c). NULL: error. */
+dt_tensor *dt_tensor_moved(dt_tensor *t, const dt_spec *spec) DT_WUR;
 dt_status dt_issue(dt_call *call, const dt_args *args, dt_tensor **out) DT_WUR;
 /* Both; also runs `compose` ops. cap: room in out; *n_out: how many. E_INTERNAL if cap is too small (dt_op_get_info tells, Tensor[] ops:
  * prepare first). */

@@ -40,7 +40,7 @@ typedef struct dt_prep {
 } dt_prep;
 
 enum { DT_PREP_SLOTS = 1024, DT_NODE_CLASSES = 16, DT_CALLS_MAX = 8192 };
-enum { DT_CALL_GRAD = 1, DT_CALL_SPECIAL = 2, DT_CALL_VIEW = 4, DT_CALL_RESPEC = 8 }; /* dt_call.flags */
+enum { DT_CALL_GRAD = 1, DT_CALL_SPECIAL = 2, DT_CALL_VIEW = 4, DT_CALL_RESPEC = 8, DT_CALL_SUMS = 16 }; /* dt_call.flags */
 
 typedef struct dt_client {
     dt_ring *ring; /* NULL: not started, stopped, or a forked child */
@@ -226,6 +226,13 @@ int dt_mesh_dim_like(const dt_mesh *m, const char *name);                 /* -1:
 dt_status dt_choose(dt_call *c, dt_node *n) DT_WUR;                       /* mesh, used, out placements; n after infer */
 dt_status dt_policy_check(const dt_call *c) DT_WUR;                       /* redistribute_policy warn and error, for a call with implied redistributions */
 
+/* ---- moved.c ---- */
+dt_tensor *dt_moved(dt_scope *s, dt_tensor *t, const dt_spec *spec); /* t there; what was moved before is shared. Owned by s */
+void dt_moved_forget_val(const dt_val *v);
+void dt_moved_forget_node(const dt_grad_node *n);
+bool dt_call_sums(const dt_call *c); /* does it imply a sum over devices of an input? */
+dt_status dt_issue_summed(dt_call *c, const dt_args *args, dt_tensor **out) DT_WUR;
+
 /* ---- autograd.c, backward.c, hooks.c ---- */
 enum { DT_EDGE_NONE, DT_EDGE_NODE, DT_EDGE_NUMBER };
 typedef struct dt_edge { /* where the gradient of an input goes, or the number that the input was */
@@ -259,6 +266,7 @@ struct dt_grad_node {
     uint32_t refs;
     uint8_t kind, size_class;
     bool released; /* saved tensors were freed by a backward */
+    bool moved;    /* moved.c may know of it */
     uint32_t n_in, n_out, n_slots;
     uint64_t seq;
     dt_call *call; /* op nodes */

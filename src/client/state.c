@@ -45,6 +45,7 @@ void dt_val_free(dt_val *v) {
         atomic_store_explicit(&dt_c.ring->tail, dt_c.ring->tail_local, memory_order_release);
     }
     dt_recipe *r = v->recipe;
+    if (DT_UNLIKELY(v->moved)) dt_moved_forget_val(v);
     dt_c.free_ids[dt_c.n_free++] = v->id;
     dt_pool_give(&dt_c.vals, v);
     if (DT_UNLIKELY(r != NULL)) dt_recipe_unref(r);

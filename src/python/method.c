@@ -297,19 +297,30 @@ static PyObject *retain_grad(PyObject *self, PyObject *x) {
 }
 
 /* ---- distribution ----------------------------------------------------------------------------------------------------------------------------- */
-static PyObject *redistribute(PyObject *self, PyObject *args, PyObject *kw) {
+static int target(PyObject *self, PyObject *args, PyObject *kw, const dt_spec **spec) {
     static char *names[] = {"device_mesh", "placements", "async_op", NULL};
     PyObject *mesh = Py_None, *placements = Py_None;
     int async = 0;
-    const dt_spec *spec;
-    if (!PyArg_ParseTupleAndKeywords(args, kw, "|OOp:redistribute", names, &mesh, &placements, &async)) return NULL;
+    if (!PyArg_ParseTupleAndKeywords(args, kw, "|OOp:redistribute", names, &mesh, &placements, &async)) return -1;
     if (placements == Py_None && mesh != Py_None && !dt_py_is_mesh(mesh)) { /* redistribute(placements) */
         placements = mesh;
         mesh = Py_None;
     }
-    if (dt_py_spec_change(META, mesh, placements, &spec) < 0) return NULL;
+    return dt_py_spec_change(META, mesh, placements, spec);
+}
+static PyObject *redistribute(PyObject *self, PyObject *args, PyObject *kw) {
+    const dt_spec *spec;
+    if (target(self, args, kw, &spec) < 0) return NULL;
     dt_py_site();
     return dt_py_wrap(dt_py_redistribute(SELF, spec));
+}
+/* For plans: several modules that want the same tensor in the same place get it from one redistribution. */
+static PyObject *redistribute_shared(PyObject *self, PyObject *args, PyObject *kw) {
+    const dt_spec *spec;
+    if (target(self, args, kw, &spec) < 0) return NULL;
+    if (META->mesh == spec->mesh && !memcmp(META->place, spec->place, sizeof spec->place)) return Py_NewRef(self);
+    dt_py_site();
+    return dt_py_wrap(dt_tensor_moved(SELF, spec));
 }
 static PyObject *full_tensor(PyObject *self, PyObject *x) {
     const dt_spec *spec;
@@ -476,6 +487,7 @@ PyMethodDef dt_py_tensor_methods[] = {
     {"retain_grad", retain_grad, METH_NOARGS, "Keep the gradient of this non-leaf in .grad."},
     {"register_hook", dt_py_hook_add, METH_O, "register_hook(fn): fn(grad) runs when the gradient of self is known, and may return another one."},
     {"register_post_accumulate_grad_hook", dt_py_post_hook_add, METH_O, "fn(self) runs after a gradient was added to self.grad."},
+    {"_redistribute_shared", KEYS(redistribute_shared), NULL},
     {"redistribute", KEYS(redistribute),
      "redistribute(device_mesh=None, placements=None): the same values elsewhere. placements: one per mesh dimension, or a dict by dimension name, "
      "which may come first: t.redistribute({'tp': Replicate()}). Dimensions that a dict does not name keep what they have; on another mesh those of "

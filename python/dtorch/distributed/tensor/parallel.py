@@ -44,8 +44,8 @@ def _lay(t, device_mesh, placement):
     device_mesh = home(t, device_mesh)
     names = _names(device_mesh)
     if names and t.device_mesh == device_mesh.root:
-        return t.redistribute(placements={names[0]: placement})
-    return t.redistribute(device_mesh, [placement])
+        return t._redistribute_shared(placements={names[0]: placement})
+    return t._redistribute_shared(device_mesh, [placement])
 
 
 def _parameter(module, name, device_mesh, placement):
