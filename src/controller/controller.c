@@ -321,7 +321,9 @@ void dt_engine_stop(void) {
         dt_ring_publish(&e->ring);
         dt_ring_wake(&e->ring);
         pthread_join(thread, NULL);
-        dt_engine_devices_free(); /* workers finish what was pushed */
+        dt_engine_quiesce();
+        dt_bufs_sweep();
+        dt_engine_devices_free();
         dt_engine_plans_free();
         atomic_store(&started, 0);
     }

@@ -97,4 +97,7 @@ void dt_engine_devices_free(void) {
         e->device[t] = NULL;
     }
     e->n_started = 0;
+    dt_free(e->held);
+    e->held = NULL;
+    e->cap_held = 0;
 }

@@ -122,7 +122,8 @@ static size_t run_carve(const dt_plan *p, char *base, dt_run **out) {
         void **b = carve(&l, sizeof *b * (size_t)g->n_slots);
         dt_buf **buf = carve(&l, sizeof *buf * (size_t)(g->n_ext + g->n_out + 1));
         dt_error_t **error = carve(&l, sizeof *error * (size_t)g->n_slots);
-        if (base) part[i] = (dt_run_part){.run = r, .program = i, .base = b, .buf = buf, .error = error};
+        uint32_t *need = carve(&l, sizeof *need * (size_t)(g->n_ext + 1));
+        if (base) part[i] = (dt_run_part){.run = r, .program = i, .base = b, .buf = buf, .need = need, .error = error};
     }
     for (int i = 0; i < p->n_colls; i++) {
         size_t n = sizeof(void *) * (size_t)p->coll[i]->n;
@@ -250,12 +251,30 @@ static dt_status bind_run(const dt_graph *g, dt_plan *p, binding *b) {
     return s;
 }
 
+static bool does_nothing(const dt_program *p) { return p->n_instr[0] + p->n_instr[1] == 0; }
+
+/* Order against other devices' runs: what this program must wait for, and what others will wait for (dt_buf in plan/program.h). */
+static void count_accesses(const dt_program *p, dt_run_part *part) {
+    for (int k = 0; k < p->n_ext + p->n_out; k++) {
+        dt_buf *b = part->buf[k];
+        if (b->device != p->device) {
+            part->need[k] = b->n_written;
+            b->n_read++;
+        } else if (k >= p->n_ext || p->ext[k].written) {
+            if (k < p->n_ext) part->need[k] = b->n_read;
+            b->n_written++;
+        }
+    }
+}
+
 static void push_run(dt_engine *e, const dt_graph *g, dt_plan *p, binding *b) {
     dt_run *r = b->run;
     r->plan = p;
     atomic_fetch_add_explicit(&p->refs, 1, memory_order_relaxed);
     bind_numbers(g, p, r);
-    atomic_store(&r->parts, (uint32_t)p->n_programs);
+    uint32_t pushed = 0;
+    for (int i = 0; i < p->n_programs; i++) pushed += !does_nothing(&p->program[i]);
+    atomic_store(&r->parts, pushed ? pushed : 1);
     for (int i = 0; i < p->n_programs; i++) { /* one reference a buffer for the run; escaping ones have the controller's besides */
         const dt_program *prog = &p->program[i];
         for (int k = 0; k < prog->n_ext + prog->n_out; k++) atomic_fetch_add_explicit(&r->part[i].buf[k]->refs, 1, memory_order_relaxed);
@@ -265,16 +284,21 @@ static void push_run(dt_engine *e, const dt_graph *g, dt_plan *p, binding *b) {
         dt_device_state *s;
         if (dt_engine_device(p->program[i].device, &s)) continue;                 /* cannot fail: bind_program started it */
         if (b->arena[i]) dt_alloc_put(&s->alloc, b->arena[i], b->arena_bytes[i]); /* reused only by later programs of this device */
+        if (does_nothing(&p->program[i])) continue;
+        count_accesses(&p->program[i], &r->part[i]);
         e->stats.programs_run++;
     }
-    int n = p->n_programs;
-    if (n == 0) dt_plan_unref(p);
-    for (int i = 0; i < n; i++) {
-        dt_device_state *s;
-        dt_device d = p->program[i].device;
-        if (!dt_engine_device(d, &s)) dt_engine_push(s, (dt_item){DT_ITEM_RUN, &r->part[i]});
+    if (!pushed) {
+        dt_run_end(r);
+        return;
     }
-    if (n == 0) dt_free(r);
+    for (int i = 0, n = p->n_programs; i < n && pushed; i++) { /* the last one pushed may end the run, and the plan with it */
+        dt_device_state *s;
+        const dt_program *prog = &p->program[i];
+        if (does_nothing(prog) || dt_engine_device(prog->device, &s)) continue;
+        pushed--;
+        dt_engine_push(s, (dt_item){DT_ITEM_RUN, &r->part[i]});
+    }
 }
 
 static void trace_memory(dt_engine *e, const dt_plan *p) {
@@ -293,7 +317,14 @@ static dt_status run_graph(dt_engine *e, dt_graph *g) {
     binding b = {0};
     uint64_t begin = dt_tracing() ? dt_trace_now() : 0, hits = e->stats.plan_hits;
     DT_TRY(plan_of(e, g, &p));
-    DT_TRY(bind_run(g, p, &b));
+    if (e->n_held) dt_bufs_sweep();
+    dt_status s = bind_run(g, p, &b);
+    if (s == DT_E_NOMEM && e->n_held) { /* memory that was only waiting for its readers */
+        dt_engine_quiesce();
+        dt_bufs_sweep();
+        s = bind_run(g, p, &b);
+    }
+    if (s) return s;
     if (DT_UNLIKELY(begin != 0)) trace_memory(e, p);
     push_run(e, g, p, &b);
     if (DT_UNLIKELY(begin != 0)) dt_trace_add(DT_TRACE_RUN, "dispatch", g->node[0].site, begin, (uint64_t)g->n, e->stats.plan_hits - hits);

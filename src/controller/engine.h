@@ -20,6 +20,8 @@ typedef struct dt_engine {
     dt_gvalue **value; /* by id */
     uint32_t n_value;
     dt_gvalue *free_values; /* chained through `part` */
+    dt_buf **held;          /* memory whose last value is gone, but that another device still reads */
+    int n_held, cap_held;
     /* the pending subgraph */
     dt_graph graph;
     bool cut;         /* dispatch before the next call */
@@ -54,6 +56,7 @@ void dt_gvalue_release(dt_gvalue *v);           /* frees it if nobody needs it a
 dt_status dt_gvalue_parts(dt_gvalue *v) DT_WUR; /* allocates the array of parts */
 dt_part *dt_part_new(int ndim, const int64_t *stride);
 dt_buf *dt_buf_new(dt_device d, size_t bytes, void *data);
+void dt_bufs_sweep(void);    /* what is no longer read by other devices returns to the allocators */
 void dt_buf_drop(dt_buf *b); /* one value less lies in it; at zero the memory returns to the allocator */
 /* Make v ready with parts that hold nothing but an error. */
 void dt_gvalue_poison(dt_gvalue *v, dt_error_t *e);

@@ -13,6 +13,7 @@ typedef enum dt_storage_kind { DT_ST_TEMP, DT_ST_OUT, DT_ST_EXT } dt_storage_kin
 typedef struct dt_storage {
     uint8_t kind;
     bool donate;     /* EXT: may be overwritten after its last use */
+    bool written;    /* EXT: some step writes into it */
     bool comm;       /* touched by the communication queue: its memory is not reused within the plan */
     int root;        /* itself, or the storage it was merged into */
     int first, last; /* steps that make and last use it; -1 none */
@@ -86,6 +87,12 @@ dt_status dt_build_unary(dt_build *b, const dt_op *op, const dt_loc *in, dt_loc 
 /* v in another dtype and/or with other placements. */
 dt_status dt_build_convert(dt_build *b, dt_pval *v, const dt_meta *to, dt_pval **out) DT_WUR;
 dt_status dt_build_reshard(dt_build *b, dt_pval *v, const dt_meta *to, dt_pval **out) DT_WUR;
+/* pull.c: a redistribution between meshes where the readers do all. `out` has locs without storage. */
+bool dt_build_can_pull(const dt_build *b, const dt_pval *v, const dt_meta *to, const dt_reshard *r);
+dt_status dt_build_pull(dt_build *b, const dt_pval *v, const dt_reshard *r, dt_pval *out) DT_WUR;
+/* A view of `box` inside the part `l` that holds `have`; *offset in bytes from the storage. */
+dt_view dt_build_sub_view(const dt_loc *l, const dt_box *have, const dt_box *box, int64_t *offset);
+dt_status dt_build_coll(dt_build *b, dt_coll *c) DT_WUR; /* into the plan's list */
 const dt_kernel *dt_build_kernel(const dt_op *op, dt_device_type dev, const dt_kctx *c);
 dt_status dt_build_cse(dt_build *b, int **same) DT_WUR;      /* cse.c; same[i]: the earlier node that node i equals, or i */
 dt_status dt_build_fuse(dt_build *b, bool **escapes) DT_WUR; /* fuse.c; escapes: per program, per storage */

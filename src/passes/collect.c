@@ -6,7 +6,7 @@
 static dt_status no_memory(void) { return dt_fail(DT_E_NOMEM, "redistribute: out of host memory"); }
 
 /* A view of `box` inside the part `l` that holds `have`; *offset in bytes from the storage. */
-static dt_view sub_view(const dt_loc *l, const dt_box *have, const dt_box *box, int64_t *offset) {
+dt_view dt_build_sub_view(const dt_loc *l, const dt_box *have, const dt_box *box, int64_t *offset) {
     dt_view v = l->view;
     int64_t o = 0;
     for (int d = 0; d < v.ndim; d++) {
@@ -28,7 +28,7 @@ static dt_status local(dt_build *b, dt_pval *v, const dt_reshard *r, dt_pval *ou
             int64_t offset;
             int src = d->piece[0].src[0];
             dt_layout_box(v->meta, src, &have);
-            l->view = sub_view(&v->loc[src], &have, &d->piece[0].box, &offset);
+            l->view = dt_build_sub_view(&v->loc[src], &have, &d->piece[0].box, &offset);
             l->storage = v->loc[src].storage;
             l->offset = v->loc[src].offset + offset;
             strided |= !dt_view_contiguous(&l->view);
@@ -101,7 +101,7 @@ static dt_status pull_inputs(emit *e, int i, const dt_piece *p, const dt_box *bo
     dt_layout_box(e->to->meta, i, &mine);
     dt_pull *q = next_pull(e, party_of(e->c, dev), 0, cap);
     if (!q) return no_memory();
-    q->dst = sub_view(&e->to->loc[i], &mine, box, &q->offset);
+    q->dst = dt_build_sub_view(&e->to->loc[i], &mine, box, &q->offset);
     q->n_src = p->n_src;
     q->src = DT_ARENA_ARRAY(e->b->arena, dt_pull_src, p->n_src ? p->n_src : 1);
     if (!q->src) return no_memory();
@@ -110,7 +110,7 @@ static dt_status pull_inputs(emit *e, int i, const dt_piece *p, const dt_box *bo
         dt_device from = e->from->meta->mesh->dev[p->src[k]];
         dt_layout_box(e->from->meta, p->src[k], &have);
         q->src[k].party = party_of(e->c, from);
-        q->src[k].view = sub_view(&e->from->loc[p->src[k]], &have, box, &q->src[k].offset);
+        q->src[k].view = dt_build_sub_view(&e->from->loc[p->src[k]], &have, box, &q->src[k].offset);
         if (from != dev) count_bytes(e, q->src[k].party, box, q->dst.dtype);
     }
     return DT_OK;
@@ -124,10 +124,10 @@ static dt_status pull_output(emit *e, int i, int j, const dt_box *box, int cap) 
     dt_layout_box(e->to->meta, j, &theirs);
     dt_pull *q = next_pull(e, party_of(e->c, m->dev[i]), 1, cap);
     if (!q || !(q->src = DT_ARENA_NEW(e->b->arena, dt_pull_src))) return no_memory();
-    q->dst = sub_view(&e->to->loc[i], &mine, box, &q->offset);
+    q->dst = dt_build_sub_view(&e->to->loc[i], &mine, box, &q->offset);
     q->n_src = 1;
     q->src[0] = (dt_pull_src){.party = party_of(e->c, m->dev[j]), .from_out = true};
-    q->src[0].view = sub_view(&e->to->loc[j], &theirs, box, &q->src[0].offset);
+    q->src[0].view = dt_build_sub_view(&e->to->loc[j], &theirs, box, &q->src[0].offset);
     count_bytes(e, q->src[0].party, box, q->dst.dtype);
     return DT_OK;
 }
@@ -171,7 +171,7 @@ static dt_status device_pulls(emit *e, int i) {
     return DT_OK;
 }
 
-static dt_status add_coll(dt_build *b, dt_coll *c) {
+dt_status dt_build_coll(dt_build *b, dt_coll *c) {
     if (b->n_colls == b->cap_colls) {
         int cap = b->cap_colls ? b->cap_colls * 2 : 8;
         dt_coll **n = DT_ARENA_ARRAY(b->arena, dt_coll *, cap);
@@ -221,7 +221,7 @@ static dt_status collective(dt_build *b, dt_pval *v, const dt_reshard *r, dt_pva
     for (int i = 0; i < out->meta->mesh->n; i++) add_party(e.c, out->meta->mesh->dev[i]);
     DT_TRY(dt_build_pval_alloc(b, out));
     for (int i = 0; i < out->meta->mesh->n; i++) DT_TRY(device_pulls(&e, i));
-    DT_TRY(add_coll(b, e.c));
+    DT_TRY(dt_build_coll(b, e.c));
     return add_steps(&e);
 }
 
@@ -256,5 +256,6 @@ dt_status dt_build_reshard(dt_build *b, dt_pval *v, const dt_meta *to, dt_pval *
     dt_reshard r;
     DT_TRY(dt_reshard_build(v->meta, to, &b->tmp, &r));
     DT_TRY(dt_build_pval(b, to, out));
-    return r.local ? local(b, v, &r, *out) : collective(b, v, &r, *out);
+    if (r.local) return local(b, v, &r, *out);
+    return dt_build_can_pull(b, v, to, &r) ? dt_build_pull(b, v, &r, *out) : collective(b, v, &r, *out);
 }

@@ -121,6 +121,7 @@ static void take(finish *f, int prog, int at, int i, int o) {
     dt_prog *p = &f->b->prog[prog];
     int r = root_of(p, p->step[at].in.operand[i].slot), out = p->step[at].in.operand[o].slot;
     p->st[out].root = r;
+    p->st[r].written = true;
     p->st[r].last = p->st[out].last > p->st[r].last ? p->st[out].last : p->st[r].last;
     p->st[r].comm |= p->st[out].comm;
     f->escapes[prog][r] |= f->escapes[prog][out];
@@ -261,7 +262,7 @@ static dt_status number_slots(finish *f, int prog, dt_program *out) {
         if (s->root != i || (s->first < 0 && !f->escapes[prog][i])) continue;
         s->slot = next[s->kind]++;
         if (s->kind == DT_ST_EXT)
-            out->ext[s->slot] = (dt_bind_in){s->ext, s->pos};
+            out->ext[s->slot] = (dt_bind_in){s->ext, s->pos, s->written};
         else if (s->kind == DT_ST_OUT)
             out->out_bytes[s->slot - out->n_ext] = s->bytes;
         else

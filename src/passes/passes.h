@@ -4,6 +4,7 @@
  *   key.c      numbers external values and writes the key a cached plan is found by
  *   cse.c     calls equal to earlier ones
  *   reshard.c  any placements on any mesh -> any other: pulls, or a local alias
+ *   pull.c     transfers between meshes where only the reader acts
  *   lower.c    calls -> instructions per device: implied casts and redistributions, aliases, kernels
  *   fuse.c    elementwise steps -> fused groups
  *   memory.c   storages -> slots and arena offsets, in-place reuse

@@ -28,6 +28,11 @@ typedef struct dt_buf {
     dt_device device;
     _Atomic(dt_error_t *) error;
     dt_hostbuf *host; /* adopted host memory: read-only */
+    /* Other devices may read it (one-sided transfers). The controller counts the runs that write it and those elsewhere that read it as it pushes
+     * them; workers count them as they finish. A reader elsewhere waits until all writes before it are done; a run that writes it again waits for
+     * all reads before it. Both are for runs pushed earlier, so nobody waits in a circle. Futex words. */
+    uint32_t n_written, n_read;
+    _Atomic uint32_t written, read, waiting;
 } dt_buf;
 
 typedef struct dt_operand {
@@ -63,6 +68,7 @@ typedef struct dt_coll {
     uint32_t node; /* of the subgraph, for its site */
     dt_reduce reduce;
     bool two_phase;
+    bool pulled;      /* one-sided: the sources of a pull are the instruction's inputs by number; index -1 */
     const char *kind; /* for reports */
     const char *mesh_dim;
     int64_t bytes_moved; /* between devices, all parties together */
@@ -93,6 +99,7 @@ typedef struct dt_instr {
 
 typedef struct dt_bind_in { /* slot k < n_ext: part `pos` of external value `value` */
     uint32_t value, pos;
+    bool written; /* the program writes into it: it is donated */
 } dt_bind_in;
 typedef struct dt_program {
     dt_device device;
@@ -144,6 +151,7 @@ typedef struct dt_run_part { /* one program's bindings */
     int program;
     void **base;              /* (n_slots,) */
     dt_buf **buf;             /* (n_ext + n_out,) referenced */
+    uint32_t *need;           /* (n_ext,) of another device: writes to wait for; written here: reads to wait for */
     dt_error_t **error;       /* (n_slots,) referenced; published to the other queue by `done` */
     _Atomic uint32_t done[2]; /* instructions finished, per queue: futex words */
     _Atomic uint32_t queues;  /* queues still running */

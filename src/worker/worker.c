@@ -1,6 +1,7 @@
 /* Workers. See worker.h. The interpreter: patch addresses, check errors, call. */
 #include "worker/worker.h"
 
+#include <limits.h>
 #include <pthread.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -89,10 +90,18 @@ static void run_kernel(dt_worker *w, dt_run_part *p, dt_instr *s) {
     dt_error_unref(e);
 }
 
+/* A one-sided transfer: inputs by number, nobody to meet. */
+static dt_error_t *run_pulled(dt_worker *w, dt_run_part *p, dt_instr *s, void *out) {
+    void *in[s->n_in + 1];
+    for (int k = 0; k < s->n_in; k++) in[k] = address(p, s->operand[k]);
+    dt_rendezvous r = {.in = in};
+    return w->transport->run(s->coll, s->party, &r, w->backend, w->team, NULL, out, input_error(p, s));
+}
+
 static void run_coll(dt_worker *w, dt_run_part *p, dt_instr *s) {
     void *in = s->n_in ? address(p, s->operand[0]) : NULL, *out = s->n_out ? address(p, s->operand[s->n_in]) : NULL;
     dt_rendezvous *r = s->coll->index >= 0 ? &p->run->meet[s->coll->index] : NULL;
-    dt_error_t *e = w->transport->run(s->coll, s->party, r, w->backend, w->team, in, out, input_error(p, s));
+    dt_error_t *e = s->coll->pulled ? run_pulled(w, p, s, out) : w->transport->run(s->coll, s->party, r, w->backend, w->team, in, out, input_error(p, s));
     if (!e) return;
     if (s->n_out)
         set_error(p, s->operand[s->n_in].slot, e);
@@ -154,6 +163,40 @@ static bool comm_start(dt_worker *w) {
     return w->comm_started;
 }
 
+/* ---- memory that other devices read, or that is another device's: see dt_buf ----------------------------------------------------------- */
+static void count_done(dt_buf *b, _Atomic uint32_t *word) {
+    atomic_fetch_add(word, 1);
+    if (DT_UNLIKELY(atomic_load(&b->waiting))) dt_futex_wake(word, INT_MAX);
+}
+
+static void wait_done(dt_buf *b, _Atomic uint32_t *word, uint32_t need) {
+    uint32_t done = atomic_load_explicit(word, memory_order_acquire);
+    if ((int32_t)(done - need) >= 0) return;
+    atomic_fetch_add(&b->waiting, 1);
+    while ((int32_t)((done = atomic_load(word)) - need) < 0) dt_futex_wait(word, done, -1);
+    atomic_fetch_sub(&b->waiting, 1);
+}
+
+static void await_memory(const dt_worker *w, dt_run_part *p, const dt_program *prog) {
+    for (int i = 0; i < prog->n_ext; i++) {
+        dt_buf *b = p->buf[i];
+        if (DT_UNLIKELY(b->device != w->device))
+            wait_done(b, &b->written, p->need[i]);
+        else if (prog->ext[i].written)
+            wait_done(b, &b->read, p->need[i]);
+    }
+}
+
+static void release_memory(const dt_worker *w, dt_run_part *p, const dt_program *prog) {
+    for (int i = 0; i < prog->n_ext + prog->n_out; i++) {
+        dt_buf *b = p->buf[i];
+        if (DT_UNLIKELY(b->device != w->device))
+            count_done(b, &b->read);
+        else if (i >= prog->n_ext || prog->ext[i].written)
+            count_done(b, &b->written);
+    }
+}
+
 static void load_errors(dt_run_part *p, const dt_program *prog) {
     for (int i = 0; i < prog->n_ext; i++) {
         dt_error_t *e = atomic_load_explicit(&p->buf[i]->error, memory_order_relaxed);
@@ -172,6 +215,7 @@ static void store_errors(dt_run_part *p, const dt_program *prog) {
 
 static void run_program(dt_worker *w, dt_run_part *p) {
     const dt_program *prog = &p->run->plan->program[p->program];
+    await_memory(w, p, prog);
     load_errors(p, prog);
     if (prog->n_instr[1]) {
         if (!comm_start(w)) { /* no thread to be had: one queue after the other would wait for ever, so fail loudly and early */
@@ -184,13 +228,16 @@ static void run_program(dt_worker *w, dt_run_part *p) {
     run_queue(w, p, 0);
     for (uint32_t d; (d = atomic_load_explicit(&p->done[1], memory_order_acquire)) < (uint32_t)prog->n_instr[1];) dt_futex_wait(&p->done[1], d, -1);
     store_errors(p, prog);
+    release_memory(w, p, prog);
     atomic_fetch_add_explicit(&w->runs, 1, memory_order_relaxed);
     dt_run_part_done(p);
 }
 
 void dt_run_part_done(dt_run_part *p) {
-    dt_run *r = p->run;
-    if (atomic_fetch_sub_explicit(&r->parts, 1, memory_order_acq_rel) != 1) return;
+    if (atomic_fetch_sub_explicit(&p->run->parts, 1, memory_order_acq_rel) == 1) dt_run_end(p->run);
+}
+
+void dt_run_end(dt_run *r) {
     for (int i = 0; i < r->plan->n_programs; i++) {
         const dt_program *prog = &r->plan->program[i];
         for (int k = 0; k < prog->n_ext + prog->n_out; k++) dt_buf_unref(r->part[i].buf[k]);
