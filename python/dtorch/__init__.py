@@ -145,11 +145,14 @@ Tensor.layout = strided
 pi, e, inf, nan, newaxis = 3.141592653589793, 2.718281828459045, float("inf"), float("nan"), None
 
 _LAZY = {
-    "amp": None, "autograd": None, "backends": None, "checkpoint": None, "cuda": None, "distributed": None, "futures": None, "io": None,
+    "amp": None, "autograd": None, "backends": None, "checkpoint": None, "cpu": None, "cuda": None, "distributed": None, "futures": None, "io": None,
     "linalg": None, "nn": None, "optim": None, "profiler": None, "random": None, "return_types": None, "safetensors": None, "signal": None,
     "special": None, "utils": None, "version": None,
 }  # fmt: skip
 _FROM = {
+    "autocast": "amp", "get_autocast_dtype": "amp.autocast_mode", "set_autocast_dtype": "amp.autocast_mode",
+    "is_autocast_enabled": "amp.autocast_mode", "set_autocast_enabled": "amp.autocast_mode", "is_autocast_available": "amp",
+    "is_autocast_cache_enabled": "amp.autocast_mode", "set_autocast_cache_enabled": "amp.autocast_mode",
     "load": "io", "save": "io", "host_call": "_host", "set_float32_matmul_precision": "backends", "get_float32_matmul_precision": "backends",
     "use_deterministic_algorithms": "backends", "are_deterministic_algorithms_enabled": "backends",
 }  # fmt: skip

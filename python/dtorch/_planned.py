@@ -11,7 +11,6 @@ _AREAS = {
     "chalf": "complex dtypes", "complex32": "complex dtypes", "imag": "complex dtypes",
     "linalg": "the rest of linear algebra", "svd": "the rest of linear algebra", "qr": "the rest of linear algebra",
     "cholesky": "the rest of linear algebra", "lu": "the rest of linear algebra", "pinverse": "the rest of linear algebra",
-    "amp": "automatic mixed precision", "autocast": "automatic mixed precision", "GradScaler": "automatic mixed precision",
     "distributions": "probability distributions", "func": "function transforms", "vmap": "function transforms",
     "nested": "nested tensors", "nested_tensor": "nested tensors", "jagged": "nested tensors",
     "uint16": "wider unsigned dtypes", "uint32": "wider unsigned dtypes", "uint64": "wider unsigned dtypes",

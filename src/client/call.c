@@ -347,6 +347,10 @@ static dt_status compose(const dt_op *op, const dt_args *args, int cap, dt_tenso
 }
 
 dt_status dt_invoke(const dt_op *op, const dt_args *args, int cap, dt_tensor **out, int *n_out) {
+    return DT_UNLIKELY(dt_m.autocast) ? dt_autocast_invoke(op, args, cap, out, n_out) : dt_invoke_as_is(op, args, cap, out, n_out);
+}
+
+dt_status dt_invoke_as_is(const dt_op *op, const dt_args *args, int cap, dt_tensor **out, int *n_out) {
     if (DT_UNLIKELY(op->compose != NULL)) {
         DT_TRY(dt_client_ready());
         return compose(op, args, cap, out, n_out);

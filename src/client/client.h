@@ -106,6 +106,7 @@ dt_status dt_tensor_fetch(dt_tensor *t, dt_future **out) DT_WUR;
 dt_status dt_sync_async(dt_future **out) DT_WUR;
 dt_status dt_tensor_detach_inplace(dt_tensor *t) DT_WUR;             /* t forgets its history; views refuse */
 dt_status dt_tensor_detach(dt_tensor *t, dt_tensor **out) DT_WUR;    /* shares the storage, no history */
+dt_status dt_tensor_snapshot(dt_tensor *t, dt_tensor **out) DT_WUR;   /* the value of now, for ever: later writes do not reach it; no copy */
 dt_status dt_tensor_data(dt_tensor *t, dt_tensor **out) DT_WUR;      /* the same, and saved tensors do not notice writes through it (.data) */
 dt_status dt_tensor_set_data(dt_tensor *t, dt_tensor *src) DT_WUR;   /* t.data = src: same shape/dtype not required */
 dt_status dt_tensor_requires_grad_set(dt_tensor *t, bool on) DT_WUR; /* leaves of float dtype only */
@@ -123,6 +124,14 @@ void dt_mode_policy_set(dt_policy p);               /* redistribute_policy: impl
 void dt_mode_warn_fn(void (*fn)(const char *text)); /* where "warn" goes; default stderr */
 void dt_mode_site_set(uint32_t site);               /* the call site that the next records carry */
 uint32_t dt_mode_site(void);
+/* Autocast, by kind of device: the lower dtype, or DT_DTYPE_NONE = off. Casts of leaves are kept until dt_autocast_forget. */
+int dt_mode_autocast(dt_device_type type);
+void dt_mode_autocast_set(dt_device_type type, int dtype);
+bool dt_mode_autocast_hold(void); /* off until dt_mode_autocast_resume(what this returned) */
+void dt_mode_autocast_resume(bool was);
+bool dt_mode_autocast_cache(void);
+void dt_mode_autocast_cache_set(bool on);
+void dt_autocast_forget(void);
 const dt_spec *dt_mode_spec(void); /* default mesh and placements for factories (with mesh:) ; NULL = cpu:0 */
 void dt_mode_spec_set(const dt_spec *s);
 

@@ -165,6 +165,14 @@ dt_status dt_tensor_detach_inplace(dt_tensor *t) {
     return DT_OK;
 }
 
+dt_status dt_tensor_snapshot(dt_tensor *t, dt_tensor **out) {
+    dt_val *v;
+    DT_TRY(dt_client_ready());
+    DT_TRY(dt_tensor_value(t, &v));
+    *out = dt_tensor_over(v, NULL, 0);
+    return *out ? DT_OK : DT_E_NOMEM;
+}
+
 dt_status dt_tensor_data(dt_tensor *t, dt_tensor **out) {
     DT_TRY(dt_tensor_detach(t, out));
     (*out)->cell->silent = true;

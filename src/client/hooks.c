@@ -143,6 +143,7 @@ void dt_leaf_free(dt_tensor *t) {
     dt_hooks_fini(&l->post);
     dt_tensor_unref(l->grad);
     dt_tensor_unref(l->pending);
+    dt_tensor_unref(l->low);
     dt_free(l);
 }
 

@@ -55,7 +55,11 @@ dt_status dt_invoke_inplace(const dt_op *op, const dt_args *args) {
     DT_TRY(dt_client_ready());
     DT_TRY(dt_inplace_check(t));
     int n = 0;
-    DT_TRY(dt_invoke(op, args, 8, out, &n));
+    bool autocast = dt_m.autocast;
+    dt_m.autocast = false; /* what is written keeps its dtype */
+    dt_status r = dt_invoke_as_is(op, args, 8, out, &n);
+    dt_m.autocast = autocast;
+    DT_TRY(r);
     dt_status s = n ? check_result(op, dt_tensor_meta_fast(t), dt_tensor_meta_fast(out[0])) : dt_fail(DT_E_INTERNAL, "%s_(): no result", dt_op_name(op));
     if (!s && out[0] != t) {
         dt_grad_node *fn = dt_recording() ? dt_tensor_grad_fn(out[0]) : NULL;

@@ -33,6 +33,7 @@ typedef struct dt_prep {
     const dt_op *op;
     const dt_op_info *info;
     uint8_t n_params;
+    uint8_t autocast; /* autocast.c: what it does with the op; 0: not looked up yet */
     bool has_tensors;
     uint8_t kind[DT_MAX_PARAMS];
     const dt_meta *def_meta[DT_MAX_PARAMS]; /* Value, Scalar: a number by default */
@@ -77,6 +78,8 @@ extern dt_client dt_c;
 
 typedef struct dt_modes {
     bool grad_off, inference, recipe;
+    bool autocast, cast_uncached;     /* on for some kind of device; casts of leaves are not kept */
+    uint8_t cast_to[DT_DEVICE_TYPES]; /* 1 + the lower dtype; 0: off */
     uint8_t policy;
     uint32_t site;
     const dt_spec *spec;
@@ -233,6 +236,10 @@ void dt_moved_forget_node(const dt_grad_node *n);
 bool dt_call_sums(const dt_call *c); /* does it imply a sum over devices of an input? */
 dt_status dt_issue_summed(dt_call *c, const dt_args *args, dt_tensor **out) DT_WUR;
 
+/* ---- autocast.c; call.c ---- */
+dt_status dt_autocast_invoke(const dt_op *op, const dt_args *args, int cap, dt_tensor **out, int *n_out) DT_WUR;
+dt_status dt_invoke_as_is(const dt_op *op, const dt_args *args, int cap, dt_tensor **out, int *n_out) DT_WUR; /* dt_invoke without autocast */
+
 /* ---- autograd.c, backward.c, hooks.c ---- */
 enum { DT_EDGE_NONE, DT_EDGE_NODE, DT_EDGE_NUMBER };
 typedef struct dt_edge { /* where the gradient of an input goes, or the number that the input was */
@@ -285,6 +292,8 @@ typedef struct dt_leaf {
     uint32_t pending_site;    /* the backward that it came from */
     const dt_spec *grad_spec; /* where .grad shall lie; NULL: as dt_grad_place says */
     dt_hooks pre, post;
+    dt_tensor *low;            /* its cast to a lower dtype, kept while autocast is on */
+    uint32_t low_stamp;        /* the storage's stamp then */
     dt_grad_node *retain_node; /* retain_grad on a non-leaf: where its entry is (strong) */
 } dt_leaf;
 dt_grad_node *dt_grad_node_new(dt_node_kind kind, uint32_t n_in, uint32_t n_out, size_t tail) DT_WUR; /* NULL: out of host memory */

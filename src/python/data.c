@@ -381,6 +381,12 @@ static PyObject *assign(PyObject *m, PyObject *args) {
     DT_PY_CHECK(dt_tensor_assign(dt_py_tensor_of(dst), dt_py_tensor_of(src)));
     Py_RETURN_NONE;
 }
+static PyObject *snapshot(PyObject *m, PyObject *o) {
+    if (!dt_py_is_tensor(o)) return PyErr_Format(PyExc_TypeError, "_snapshot(): expected Tensor, not %s", dt_py_type_name(o));
+    dt_tensor *t = NULL;
+    DT_PY_CHECK(dt_tensor_snapshot(dt_py_tensor_of(o), &t));
+    return dt_py_wrap(t);
+}
 static PyObject *same_storage(PyObject *m, PyObject *args) {
     PyObject *a, *b;
     if (!PyArg_ParseTuple(args, "O!O!:share_storage", dt_py_tensor_type, &a, dt_py_tensor_type, &b)) return NULL;
@@ -447,6 +453,7 @@ static PyMethodDef functions[] = {
      "tensor(data, *, dtype=None, device=None, requires_grad=False, device_mesh=None, placements=None)\n\nA tensor with a copy of data: numbers, nested "
      "sequences, arrays."},
     {"_assign", assign, METH_VARARGS, NULL},
+    {"_snapshot", snapshot, METH_O, NULL},
     {"_same_storage", same_storage, METH_VARARGS, NULL},
     {"from_numpy", from_numpy, METH_O, "A tensor with a copy of a NumPy array. (PyTorch shares memory; here later writes never show.)"},
     {"frombuffer", (PyCFunction)(void (*)(void))frombuffer, METH_VARARGS | METH_KEYWORDS, "A 1-dim tensor with a copy of a buffer's bytes."},

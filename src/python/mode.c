@@ -83,6 +83,44 @@ static PyObject *policy_set(PyObject *m, PyObject *o) {
         }
     return PyErr_Format(PyExc_ValueError, "redistribute_policy(): %R is not legal: 'auto', 'warn' and 'error' are", o);
 }
+static int device_type(PyObject *o, dt_device_type *out) {
+    const char *s = PyUnicode_Check(o) ? PyUnicode_AsUTF8(o) : NULL;
+    for (int i = 0; s && i < DT_DEVICE_TYPES; i++)
+        if (!strcmp(s, dt_device_type_name((dt_device_type)i))) {
+            *out = (dt_device_type)i;
+            return 0;
+        }
+    if (!PyErr_Occurred()) PyErr_Format(PyExc_RuntimeError, "autocast: %R is no kind of device: 'cpu' and 'cuda' are", o);
+    return -1;
+}
+static PyObject *autocast_get(PyObject *m, PyObject *o) { /* the lower dtype; None: off */
+    dt_device_type t;
+    if (device_type(o, &t) < 0) return NULL;
+    int d = dt_mode_autocast(t);
+    if (d == DT_DTYPE_NONE) Py_RETURN_NONE;
+    return dt_py_dtype((dt_dtype)d);
+}
+static PyObject *autocast_set(PyObject *m, PyObject *args) {
+    PyObject *o, *dtype;
+    dt_device_type t;
+    dt_dtype d = DT_DTYPE_NONE;
+    if (!PyArg_ParseTuple(args, "OO:_autocast_set", &o, &dtype) || device_type(o, &t) < 0) return NULL;
+    if (dtype != Py_None && (!dt_py_dtype_parse(dtype, &d) || !dt_dtype_is_float(d)))
+        return PyErr_Format(PyExc_TypeError, "autocast: dtype must be a floating-point dtype, got %R", dtype);
+    dt_mode_autocast_set(t, (int)d);
+    Py_RETURN_NONE;
+}
+static PyObject *autocast_cache(PyObject *m, PyObject *none) { return PyBool_FromLong(dt_mode_autocast_cache()); }
+static PyObject *autocast_cache_set(PyObject *m, PyObject *o) {
+    int on = flag(o, "set_autocast_cache_enabled");
+    if (on < 0) return NULL;
+    dt_mode_autocast_cache_set(on);
+    Py_RETURN_NONE;
+}
+static PyObject *autocast_forget(PyObject *m, PyObject *none) {
+    dt_autocast_forget();
+    Py_RETURN_NONE;
+}
 static PyObject *set_num_threads(PyObject *m, PyObject *o) {
     long n = PyLong_AsLong(o);
     if (n == -1 && PyErr_Occurred()) return NULL;
@@ -284,6 +322,11 @@ static PyMethodDef functions[] = {
     {"_default_mesh", default_mesh, METH_NOARGS, NULL},
     {"_policy", policy_get, METH_NOARGS, NULL},
     {"_policy_set", policy_set, METH_O, NULL},
+    {"_autocast", autocast_get, METH_O, NULL},
+    {"_autocast_set", autocast_set, METH_VARARGS, NULL},
+    {"_autocast_cache", autocast_cache, METH_NOARGS, NULL},
+    {"_autocast_cache_set", autocast_cache_set, METH_O, NULL},
+    {"_autocast_forget", autocast_forget, METH_NOARGS, NULL},
     {"set_num_threads", set_num_threads, METH_O, "How many threads the CPU devices share."},
     {"get_num_threads", get_num_threads, METH_NOARGS, "How many threads the CPU devices share."},
     {"promote_types", promote_types, METH_VARARGS, "promote_types(type1, type2): the smallest dtype that holds both."},

@@ -136,6 +136,12 @@ static PyObject *run(const opfunc *f, const py_sig *s, py_parse *p) {
     if (s->info->n_returns < 0) return run_list(s, p);
     dt_tensor *out[16];
     int n = 0;
+    if (DT_UNLIKELY(p->out != NULL)) { /* computed in the dtypes of what is given */
+        bool autocast = dt_mode_autocast_hold();
+        dt_status st = dt_invoke(s->op, &p->args, 16, out, &n);
+        dt_mode_autocast_resume(autocast);
+        return st ? dt_py_raise(st) : finish(s, p, out, n);
+    }
     DT_PY_CHECK(dt_invoke(s->op, &p->args, 16, out, &n));
     return finish(s, p, out, n);
 }

@@ -40,4 +40,8 @@ def current_device():
 
 
 def __getattr__(name):
+    if name == "amp":
+        from importlib import import_module
+
+        return import_module("dtorch.cuda.amp")
     raise AttributeError(f"module 'dtorch.cuda' has no attribute {name!r}: planned with the cuda backend")
