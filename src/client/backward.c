@@ -420,7 +420,7 @@ dt_status dt_backward_run(const dt_backward_args *a, dt_tensor **out) {
     dt_modes was = dt_m;
     dt_m.grad_off = !a->create_graph;
     dt_m.recipe = false;
-    dt_m.autocast = false; /* gradients are computed in the dtypes of the forward pass */
+    dt_m.autocast = false;        /* gradients are computed in the dtypes of the forward pass */
     dt_m.policy = DT_POLICY_AUTO; /* what the formulas imply is not the user's doing */
     dt_scope s;
     dt_scope_init(&s);

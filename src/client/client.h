@@ -106,7 +106,7 @@ dt_status dt_tensor_fetch(dt_tensor *t, dt_future **out) DT_WUR;
 dt_status dt_sync_async(dt_future **out) DT_WUR;
 dt_status dt_tensor_detach_inplace(dt_tensor *t) DT_WUR;             /* t forgets its history; views refuse */
 dt_status dt_tensor_detach(dt_tensor *t, dt_tensor **out) DT_WUR;    /* shares the storage, no history */
-dt_status dt_tensor_snapshot(dt_tensor *t, dt_tensor **out) DT_WUR;   /* the value of now, for ever: later writes do not reach it; no copy */
+dt_status dt_tensor_snapshot(dt_tensor *t, dt_tensor **out) DT_WUR;  /* the value of now, for ever: later writes do not reach it; no copy */
 dt_status dt_tensor_data(dt_tensor *t, dt_tensor **out) DT_WUR;      /* the same, and saved tensors do not notice writes through it (.data) */
 dt_status dt_tensor_set_data(dt_tensor *t, dt_tensor *src) DT_WUR;   /* t.data = src: same shape/dtype not required */
 dt_status dt_tensor_requires_grad_set(dt_tensor *t, bool on) DT_WUR; /* leaves of float dtype only */

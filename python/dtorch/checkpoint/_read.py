@@ -188,6 +188,20 @@ class _Reader:
                 out[tuple(slice(a, a + n) for a, _, n in block)] = source[tuple(slice(b, b + n) for _, b, n in block)]
         return dtorch.frombuffer(out.reshape(-1).view("u1"), dtype=dtype, count=count, **options).reshape(shape)
 
+    def _placements(self, name, mesh):
+        """How the tensor lay when it was written, if that was on a mesh of this shape; else None."""
+        e = self.tensors[name]
+        if not mesh.ndim or e.get("mesh") != list(mesh.shape):
+            return None
+        try:
+            out = []
+            for p in e["placements"]:
+                dim, _, rows = p[1:].partition("/")
+                out.append(dtorch.Replicate() if p == "R" else dtorch.Shard(int(dim), split_factor=int(rows or 1)))
+            return out
+        except (KeyError, TypeError, ValueError, AttributeError) as err:
+            raise CheckpointError(f"{self.what}: tensor {name!r}: the index is not as the format says: {err!r}") from None
+
     def read(self, name, like=None, where=None):
         """A tensor of the checkpoint, plain; or lying as `like` does, if it has its shape (`where` given: it must have)."""
         row, shape, _ = self.entry(name)
@@ -196,7 +210,9 @@ class _Reader:
                 raise CheckpointError(
                     f"{self.what}: {where}: tensor {name!r} has shape {tuple(shape)}, the state's has {tuple(like.shape)}"
                 )
-            like = None
+            placements = self._placements(name, like.device_mesh)
+            with dtorch.no_grad():
+                like = None if placements is None else dtorch.zeros(shape, device_mesh=like.device_mesh, placements=placements)
         with dtorch.no_grad():
             if like is None or like.device_mesh.ndim == 0:
                 return self.box(name, [(0, n, 1, n) for n in shape], None if like is None else str(like.device))

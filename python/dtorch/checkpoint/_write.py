@@ -123,22 +123,30 @@ def _slices(name, tensor, load):
     return out
 
 
+def _layout(tensor):
+    """How it lay: for state that its owner has no better idea for (an optimizer's flat vectors), so that it goes on bit for bit."""
+    if not tensor.device_mesh.ndim:
+        return {}
+    names = [("S" + str(p.dim) + (f"/{p.split_factor}" if p.split_factor > 1 else "")) if p.is_shard() else "R" for p in tensor.placements]
+    return {"mesh": list(tensor.device_mesh.shape), "placements": names}
+
+
 class _Plan:
     """All slices with their files and offsets, and the index without checksums."""
 
     def __init__(self, state):
         tensors, self.tree = _state.encode(state)
-        self.entries = {}  # name -> (row, shape, slices)
+        self.entries = {}  # name -> (row, shape, slices, layout)
         load = {}
         for name, tensor in tensors.items():
             row = _row_of(tensor.dtype)
             slices = _slices(name, tensor, load)
-            self.entries[name] = row, [int(n) for n in tensor.shape], slices
+            self.entries[name] = row, [int(n) for n in tensor.shape], slices, _layout(tensor)
         devices = sorted(load, key=lambda d: (d.partition(":")[0], int(d.partition(":")[2])))
         self.files = {}  # name of the file -> (head, size, slices)
         for number, device in enumerate(devices):
             self._lay_out(
-                f"part-{number:05d}.safetensors", [s for _, _, slices in self.entries.values() for s in slices if s.device == device]
+                f"part-{number:05d}.safetensors", [s for _, _, slices, _ in self.entries.values() for s in slices if s.device == device]
             )
         self.bytes = sum(load.values())
 
@@ -166,8 +174,8 @@ class _Plan:
 
     def index(self, sums, time_ns):
         tensors = {}
-        for name, (row, shape, slices) in self.entries.items():
-            tensors[name] = {"dtype": row[0], "shape": shape, "slices": [self._slice(s, sums) for s in slices]}
+        for name, (row, shape, slices, layout) in self.entries.items():
+            tensors[name] = {"dtype": row[0], "shape": shape, "slices": [self._slice(s, sums) for s in slices], **layout}
         files = {file: {"size": size, "header": _files.checksum(head)} for file, (head, size, _) in self.files.items()}
         return {
             "format": _files.FORMAT,

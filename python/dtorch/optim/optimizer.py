@@ -306,6 +306,8 @@ class Optimizer:
                 with dtorch.no_grad():
                     return dtorch.zeros_like(param).copy_(value)
             value = value.to(param.dtype) if param.is_floating_point() else value
+            if param.device_mesh.ndim and value.device_mesh == param.device_mesh:
+                return value
             if param.device_mesh.ndim and value.dim():
                 with dtorch.no_grad():
                     return value.redistribute(param.device_mesh, placements_for(param, value.shape))
