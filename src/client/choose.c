@@ -78,7 +78,7 @@ static price rule_price(const dt_call *c, const dt_node *n, const dt_rules *r, c
     for (int i = 0; i < n->n_out; i++) {
         dt_placement o = row[n->n_in + i];
         p.sharded += o.kind == DT_SHARD;
-        if (o.kind == DT_PARTIAL && p.communicates)
+        if (o.kind == DT_PARTIAL && (p.communicates || (n->op->flags & DT_F_LOOKUP)))
             p.cost += 2 * (double)dt_type_numel(&n->out[i]) * (double)dt_dtype_size(n->out[i].dtype) * (size - 1) / size;
     }
     return p;

@@ -56,10 +56,9 @@ static dt_status place_index_select(const dt_node *n, dt_rules *r) {
     const dt_meta *m = n->in[0];
     dt_placement *in, *out;
     for (int d = 0; d < m->ndim; d++) {
-        if (d == a->dim && m->dtype == DT_bool) continue;
         DT_TRY(dt_rule_add(r, &in, &out));
         in[0] = DT_S(d);
-        out[0] = d == a->dim ? DT_P : DT_S(d); /* along dim: a masked look-up */
+        out[0] = d == a->dim ? DT_P_OF(m->dtype == DT_bool ? DT_MAX : DT_SUM) : DT_S(d); /* along dim: a masked look-up */
     }
     if (m->ndim && n->in[1]->ndim) {
         DT_TRY(dt_rule_add(r, &in, &out));
@@ -81,6 +80,7 @@ const dt_op dt_op_index_select = {
     .doc = "The entries of input at index (1-dim, integers) along dim. Errors, at the next use of a value: an index outside [0, size).",
     .where = DT_FN | DT_METHOD,
     .attrs = DT_ATTRS(dt_index_attr, F(dim)),
+    .flags = DT_F_LOOKUP,
     .infer = infer_index_select,
     .place = place_index_select,
     .grad = grad_index_select,
@@ -181,14 +181,21 @@ dt_status dt_infer_index_reduce(dt_node *n) {
     DT_TRY(parse_reduce(n->attr, "index_reduce", "prod, mean, amax or amin", n->in[0]->dtype));
     return infer_index_source(n, true);
 }
-/* Dimensions other than dim; source is sharded alike. */
+/* Dimensions other than dim: source is sharded alike. dim itself: every device writes what it holds; or each adds its share of the source. */
 dt_status dt_place_index_source(const dt_node *n, dt_rules *r) {
     const dt_index_attr *a = n->attr;
     dt_placement *in, *out;
     for (int d = 0; d < n->in[0]->ndim; d++) {
-        if (d == a->dim || n->in[2]->ndim != n->in[0]->ndim) continue;
+        if (d != a->dim && n->in[2]->ndim != n->in[0]->ndim) continue;
         DT_TRY(dt_rule_add(r, &in, &out));
-        in[0] = in[2] = out[0] = DT_S(d);
+        in[0] = out[0] = DT_S(d);
+        if (d != a->dim) in[2] = DT_S(d);
+    }
+    if (a->mode == DT_RM_ADD && n->in[2]->ndim == n->in[0]->ndim && n->in[1]->ndim && n->in[0]->ndim) {
+        DT_TRY(dt_rule_add(r, &in, &out));
+        in[0] = out[0] = DT_P;
+        in[1] = DT_S(0);
+        in[2] = DT_S(a->dim);
     }
     for (int k = 0; k < (a->mode == DT_RM_ADD ? 2 : a->mode == DT_RM_SET ? 4 : 0); k++) {
         DT_TRY(dt_rule_add(r, &in, &out));
@@ -248,10 +255,8 @@ static dt_status infer_index_fill(dt_node *n) {
     return DT_OK;
 }
 static dt_status place_index_fill(const dt_node *n, dt_rules *r) {
-    const dt_index_attr *a = n->attr;
     for (int d = 0; d < n->in[0]->ndim; d++) {
         dt_placement *in, *out;
-        if (d == a->dim) continue;
         DT_TRY(dt_rule_add(r, &in, &out));
         in[0] = out[0] = DT_S(d);
     }
@@ -316,10 +321,9 @@ static dt_status place_gather(const dt_node *n, dt_rules *r) {
         if (d == a->dim) {
             DT_TRY(dt_rule_add(r, &in, &out));
             in[1] = out[0] = DT_S(d);
-            if (m->dtype == DT_bool) continue;
             DT_TRY(dt_rule_add(r, &in, &out)); /* a masked look-up */
             in[0] = DT_S(d);
-            out[0] = DT_P;
+            out[0] = DT_P_OF(m->dtype == DT_bool ? DT_MAX : DT_SUM);
         } else if (m->shape[d] == x->shape[d]) {
             DT_TRY(dt_rule_add(r, &in, &out));
             in[0] = in[1] = out[0] = DT_S(d);
@@ -340,6 +344,7 @@ const dt_op dt_op_gather = {
     .doc = "out[i][j] = input[index[i][j]][j] for dim 0, and so on: of index's shape. Errors, late: an index outside [0, size).",
     .where = DT_FN | DT_METHOD,
     .attrs = DT_ATTRS(dt_index_attr, F(dim), F(sparse_grad)),
+    .flags = DT_F_LOOKUP,
     .infer = infer_gather,
     .place = place_gather,
     .grad = grad_gather,
@@ -422,7 +427,12 @@ dt_status dt_place_scatter(const dt_node *n, dt_rules *r) {
     const dt_meta *m = n->in[0], *x = n->in[1], *src = n->in[2]->wrapped ? NULL : n->in[2];
     dt_placement *in, *out;
     for (int d = 0; m->ndim == x->ndim && d < m->ndim; d++) {
-        if (d == a->dim || m->shape[d] != x->shape[d] || (src && src->shape[d] != x->shape[d])) continue;
+        if (d == a->dim) { /* every device writes what it holds */
+            DT_TRY(dt_rule_add(r, &in, &out));
+            in[0] = out[0] = DT_S(d);
+            continue;
+        }
+        if (m->shape[d] != x->shape[d] || (src && src->shape[d] != x->shape[d])) continue;
         DT_TRY(dt_rule_add(r, &in, &out));
         in[0] = in[1] = out[0] = DT_S(d);
         if (src) in[2] = DT_S(d);
@@ -430,6 +440,12 @@ dt_status dt_place_scatter(const dt_node *n, dt_rules *r) {
     if (src && a->mode == DT_RM_ADD && a->include_self) {
         DT_TRY(dt_rule_add(r, &in, &out));
         in[0] = in[2] = out[0] = DT_P;
+        for (int d = 0; m->ndim == x->ndim && d < m->ndim; d++) { /* each adds its share of src, which may lie anywhere along dim */
+            if (src->shape[d] != x->shape[d] || d != a->dim) continue;
+            DT_TRY(dt_rule_add(r, &in, &out));
+            in[0] = out[0] = DT_P;
+            in[1] = in[2] = DT_S(d);
+        }
     }
     return DT_OK;
 }

@@ -76,11 +76,10 @@ static dt_status place__index(const dt_node *n, dt_rules *r) {
     const dt_index_put_attr *a = n->attr;
     int count = n->n_in - 1;
     dt_placement *in, *out;
-    for (int d = 0; d < n->in[0]->ndim; d++) {
-        if (indexed(n, 1, count, d)) continue;
+    for (int d = 0; d < n->in[0]->ndim; d++) { /* an indexed dimension: a masked look-up */
         DT_TRY(dt_rule_add(r, &in, &out));
         in[0] = DT_S(d);
-        out[0] = DT_S(rest_position(n, 1, count, d));
+        out[0] = indexed(n, 1, count, d) ? DT_P_OF(n->out[0].dtype == DT_bool ? DT_MAX : DT_SUM) : DT_S(rest_position(n, 1, count, d));
     }
     for (int k = 0; k < a->shape.n; k++) {
         DT_TRY(dt_rule_add(r, &in, &out));
@@ -108,6 +107,7 @@ const dt_op dt_op__index = {
     .where = DT_HIDDEN,
     .attrs = {sizeof(dt_index_put_attr), {{NULL, 0}}},
     .infer = infer__index,
+    .flags = DT_F_LOOKUP,
     .place = place__index,
     .grad = grad__index,
     .saves = DT_SAVE_ALL_IN & ~DT_SAVE_IN(0),
@@ -187,9 +187,9 @@ static dt_status place__index_put(const dt_node *n, dt_rules *r) {
     const dt_meta *src = n->in[last];
     dt_placement *in, *out;
     for (int d = 0; d < n->in[0]->ndim; d++) {
-        if (indexed(n, 1, count, d)) continue;
         DT_TRY(dt_rule_add(r, &in, &out));
         in[0] = out[0] = DT_S(d);
+        if (indexed(n, 1, count, d)) continue; /* each device writes what it holds */
         int k = rest_position(n, 1, count, d) - ((int)a->n_result - src->ndim);
         if (!src->wrapped && k >= 0 && src->shape[k] == n->in[0]->shape[d] && src->shape[k] != 1) in[last] = DT_S(k);
     }

@@ -246,13 +246,16 @@ dt_status dt_cpu_index_fill(const dt_kctx *c) {
     int dim = (int)attr_of(c)->dim;
     at_least_1d(&index);
     at_least_1d(&out);
-    int64_t size = out.shape[dim];
+    bool scalar = c->out[0].ndim == 0;
+    int64_t size = scalar ? 1 : c->out_place[0].shape[dim], first = scalar ? 0 : c->out_place[0].lo[dim];
     DT_TRY(check_index(c, &index, -size, size));
     dt_cpu_copy_view(&c->out[0], &c->in[0], c->team);
     for (int64_t i = 0; i < dt_view_numel(&index); i++) {
         int64_t k = index_at(&index, i);
+        k = (k < 0 ? k + size : k) - first;
+        if (k < 0 || k >= out.shape[dim]) continue; /* another device holds it */
         dt_view row = out, v = out;
-        row.data = (char *)out.data + (size_t)((k < 0 ? k + size : k) * out.stride[dim]) * dt_dtype_size(out.dtype);
+        row.data = (char *)out.data + (size_t)(k * out.stride[dim]) * dt_dtype_size(out.dtype);
         row.shape[dim] = v.shape[dim] = 1;
         v.data = c->in[2].data;
         for (int d = 0; d < v.ndim; d++) v.stride[d] = 0;

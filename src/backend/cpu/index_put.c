@@ -1,5 +1,7 @@
 /* Kernels of indexing by tensors. See ops/index_put.c for the contract.
  *
+ * An indexed dimension of the table may be sharded: each device moves what it holds; a read gives zeros for the rest.
+ *
  * For every position of the broadcast indices the un-indexed dims ("the rest") of input and result are two strided views of one shape: an element,
  * a row, or more. Reads run in parallel. Writes run in order on one thread, so that of repeated indices the last counts and sums do not depend
  * on threads; only wide rests are cut into columns. */
@@ -14,7 +16,9 @@ enum { WORK = 32768, MAX_INDEX = DT_MAX_DIM };
 typedef struct put_job {
     const dt_view *index[MAX_INDEX]; /* the indices that are given */
     int64_t stride[MAX_INDEX];       /* of the table along the dimension each indexes */
-    int64_t size[MAX_INDEX];         /* that dimension's size */
+    int64_t size[MAX_INDEX];         /* that dimension's size, of the whole tensor */
+    int64_t lo[MAX_INDEX];           /* the first index that is held here, */
+    int64_t have[MAX_INDEX];         /* and how many are */
     int n_index, nb;                 /* nb: dims of the broadcast indices */
     int64_t b[DT_MAX_DIM], n;        /* their shape, and its product */
     dt_view table, other;            /* the rest in the table and in the result (or the values): same shape */
@@ -24,8 +28,8 @@ typedef struct put_job {
     size_t elem;
 } put_job;
 
-/* Offsets, in elements, of position p in table and other. */
-static void offsets(const put_job *j, int64_t p, int64_t *table, int64_t *other) {
+/* Offsets, in elements, of position p in table and other. False: this device does not hold that element of the table. */
+static bool offsets(const put_job *j, int64_t p, int64_t *table, int64_t *other) {
     int64_t coord[DT_MAX_DIM];
     *table = *other = 0;
     for (int d = j->nb - 1; d >= 0; d--) {
@@ -41,8 +45,11 @@ static void offsets(const put_job *j, int64_t p, int64_t *table, int64_t *other)
             if (x->shape[d] != 1) o += coord[at] * x->stride[d];
         }
         int64_t k = ((const int64_t *)x->data)[o];
-        *table += (k < 0 ? k + j->size[i] : k) * j->stride[i];
+        k = (k < 0 ? k + j->size[i] : k) - j->lo[i];
+        if (k < 0 || k >= j->have[i]) return false;
+        *table += k * j->stride[i];
     }
+    return true;
 }
 static dt_status check(const dt_kctx *c, const put_job *j) {
     if (j->n == 0) return DT_OK; /* an index of no elements: nothing is moved */
@@ -64,8 +71,8 @@ static dt_status check(const dt_kctx *c, const put_job *j) {
     return DT_OK;
 }
 
-/* other: strides aligned with the result's dims (the values broadcast). */
-static void setup(put_job *j, const dt_kctx *c, const dt_view *table, const dt_view *other, int first, int count) {
+/* other: strides aligned with the result's dims (the values broadcast). place: of the table. */
+static void setup(put_job *j, const dt_kctx *c, const dt_view *table, const dt_geom *place, const dt_view *other, int first, int count) {
     const dt_index_put_attr *a = c->attr;
     int lead = (int)a->n_lead, nb = a->shape.n, rest = 0, n_rest = 0;
     j->elem = dt_dtype_size(table->dtype);
@@ -86,7 +93,9 @@ static void setup(put_job *j, const dt_kctx *c, const dt_view *table, const dt_v
         }
         j->index[j->n_index] = x;
         j->stride[j->n_index] = table->stride[d];
-        j->size[j->n_index++] = table->shape[d];
+        j->size[j->n_index] = place->shape[d];
+        j->lo[j->n_index] = place->lo[d];
+        j->have[j->n_index++] = table->shape[d];
         for (int k = 0; k < x->ndim; k++)
             if (x->shape[k] != 1) j->b[k + nb - x->ndim] = x->shape[k];
     }
@@ -123,10 +132,15 @@ static void accumulate_rest(const put_job *j, char *t, const char *o) {
 }
 static void move(const put_job *j, int64_t p) {
     int64_t to, oo;
-    offsets(j, p, &to, &oo);
+    bool here = offsets(j, p, &to, &oo);
+    if (!here && !j->read) return;
     char *t = (char *)j->table.data + to * (int64_t)j->elem, *o = (char *)j->other.data + oo * (int64_t)j->elem;
     if (j->accumulate) {
         accumulate_rest(j, t, o);
+        return;
+    }
+    if (j->dense && !here) {
+        memset(o, 0, (size_t)j->rest * j->elem);
         return;
     }
     if (j->dense) {
@@ -136,6 +150,11 @@ static void move(const put_job *j, int64_t p) {
     dt_view tv = j->table, ov = j->other;
     tv.data = t;
     ov.data = o;
+    if (!here) { /* another device gives it: zeros */
+        static const double zero = 0;
+        tv.data = (void *)&zero;
+        for (int d = 0; d < tv.ndim; d++) tv.stride[d] = 0;
+    }
     dt_cpu_copy_view(j->read ? &ov : &tv, j->read ? &tv : &ov, NULL);
 }
 static void move_task(void *arg, int64_t t) {
@@ -147,7 +166,7 @@ static void move_task(void *arg, int64_t t) {
 DT_CPU_KERNEL(index);
 dt_status dt_cpu_index(const dt_kctx *c) {
     put_job j = {.read = true};
-    setup(&j, c, &c->in[0], &c->out[0], 1, c->n_in - 1);
+    setup(&j, c, &c->in[0], &c->in_place[0], &c->out[0], 1, c->n_in - 1);
     DT_TRY(check(c, &j));
     if (j.n == 0 || j.rest == 0) return DT_OK;
     dt_team_run(c->team, move_task, &j, (j.n + j.each - 1) / j.each);
@@ -163,7 +182,7 @@ dt_status dt_cpu_index_put(const dt_kctx *c) {
         int k = d - (values.ndim - src->ndim);
         values.stride[d] = k < 0 || src->shape[k] == 1 ? 0 : src->stride[k];
     }
-    setup(&j, c, &c->out[0], &values, 1, c->n_in - 2);
+    setup(&j, c, &c->out[0], &c->out_place[0], &values, 1, c->n_in - 2);
     DT_TRY(check(c, &j));
     dt_cpu_copy_view(&c->out[0], &c->in[0], c->team);
     for (int64_t p = 0; p < j.n && j.rest; p++) move(&j, p);
@@ -172,7 +191,7 @@ dt_status dt_cpu_index_put(const dt_kctx *c) {
 DT_CPU_KERNEL(index_put_backward);
 dt_status dt_cpu_index_put_backward(const dt_kctx *c) {
     put_job j = {.accumulate = true};
-    setup(&j, c, &c->out[0], &c->in[0], 1, c->n_in - 1);
+    setup(&j, c, &c->out[0], &c->out_place[0], &c->in[0], 1, c->n_in - 1);
     DT_TRY(check(c, &j));
     dt_cpu_zero_view(&c->out[0], c->team);
     for (int64_t p = 0; p < j.n && j.rest; p++) move(&j, p);
