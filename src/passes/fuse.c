@@ -110,7 +110,7 @@ static int count_inputs(const fuse *f, const int *member, int n) {
     return count;
 }
 
-/* Would the union of these groups and step `at` stay within the limits? Outputs and tiles are counted at their worst. */
+/* Would the union of these groups and step `at` stay within the limits? Results that others read later are counted in the end (few_results). */
 static bool fits(const fuse *f, const int *groups, int n_groups, int at) {
     int member[DT_FUSED_OPS], n = 0;
     for (int i = 0; i < n_groups; i++) {
@@ -321,6 +321,17 @@ static dt_status make_step(const fuse *f, const group *g, dt_step *out) {
     return DT_OK;
 }
 
+/* Only now is it known which results others read: a group that would hand out too many stays as it was. */
+static bool few_results(const fuse *f, const group *g) {
+    int n = 0;
+    for (int i = 0; i < g->n; i++) {
+        const dt_instr *in = &f->p->step[g->member[i]].in;
+        int st = in->operand[in->n_in].slot;
+        n += f->escapes[st] || f->outside[st] || i + 1 == g->n;
+    }
+    return n <= DT_FUSED_OUT;
+}
+
 static dt_status rewrite(fuse *f) {
     dt_prog *p = f->p;
     int n = 0;
@@ -328,7 +339,7 @@ static dt_status rewrite(fuse *f) {
     if (!steps) return no_memory();
     for (int i = 0; i < p->n_step; i++) {
         int g = find(f, f->group_of[i]);
-        if (g < 0 || f->g[g].n == 1)
+        if (g < 0 || f->g[g].n == 1 || !few_results(f, &f->g[g]))
             steps[n++] = p->step[i];
         else if (f->g[g].last == i)
             DT_TRY(make_step(f, &f->g[g], &steps[n++]));
