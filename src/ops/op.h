@@ -156,7 +156,7 @@ enum {
     DT_F_NO_CSE = 16,
     DT_F_SPEC = 32,     /* not a factory, but takes a spec (redistribute, from_local) */
     DT_F_STRIDED = 64,  /* kernels do not look at where a shard starts: rules hold for strided shards too (always so for pointwise ops) */
-    DT_F_LOOKUP = 256, /* a Partial result is as large as the indices say: its sum always counts in a rule's price */
+    DT_F_LOOKUP = 256,  /* a Partial result is as large as the indices say: its sum always counts in a rule's price */
     DT_F_BILINEAR = 128 /* the gradient of in[0] reads in[1] but not in[0], and the reverse: only what will be read is saved */
 };
 #define DT_SAVE_IN(i) (1u << (i))

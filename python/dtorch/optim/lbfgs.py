@@ -133,6 +133,19 @@ class LBFGS(Optimizer):
             parts.append(dtorch.zeros_like(p).reshape(-1) if p.grad is None else p.grad.detach().reshape(-1))
         return dtorch.cat(parts)
 
+    def _lay_out(self, state, grad):
+        """A loaded state lies as the gradient does, so that a resumed run sums in the same order."""
+
+        def like_grad(t):
+            return t if t.device_mesh is None or t.placements == grad.placements else t.redistribute(grad.device_mesh, grad.placements)
+
+        if grad.device_mesh is not None:
+            for name in ("d", "prev_flat_grad"):
+                if name in state:
+                    state[name] = like_grad(state[name])
+            for name in ("old_dirs", "old_stps"):
+                state[name] = [like_grad(t) for t in state.get(name, [])]
+
     def _move(self, direction, t):
         start = 0
         for p in self.param_groups[0]["params"]:
@@ -182,6 +195,7 @@ class LBFGS(Optimizer):
         evals = 1
         state["func_evals"] += 1
         grad = self._flat_grad()
+        self._lay_out(state, grad)
         if float(grad.abs().max()) <= group["tolerance_grad"]:
             return first_loss
         for iteration in range(group["max_iter"]):
