@@ -17,28 +17,20 @@ MIXES = [
     ((8, 1, 1, 1, 1), 1, "even"), ((1, 1, 8, 1, 1), 0, "uneven"), ((1, 1, 1, 8, 1), 0, "uneven"), ((1, 1, 1, 1, 8), 0, "even"),
     ((4, 1, 2, 1, 1), 3, "uneven"), ((2, 1, 1, 4, 1), 2, "even"), ((2, 1, 1, 1, 4), 3, "uneven"), ((1, 1, 4, 2, 1), 0, "uneven"),
     ((1, 1, 2, 1, 4), 0, "even"), ((1, 1, 1, 2, 4), 0, "uneven"), ((2, 1, 2, 2, 1), 3, "even"), ((2, 1, 2, 2, 1), 2, "uneven"),
-]  # fmt: skip
-PIPELINED = [
     ((1, 8, 1, 1, 1), 0, "even"), ((4, 2, 1, 1, 1), 1, "uneven"), ((1, 2, 4, 1, 1), 0, "uneven"), ((1, 4, 1, 2, 1), 0, "even"),
     ((1, 2, 1, 1, 4), 0, "uneven"), ((2, 2, 2, 1, 1), 3, "even"), ((2, 2, 1, 2, 1), 2, "uneven"), ((1, 2, 2, 2, 1), 0, "uneven"),
 ]  # fmt: skip
-HAS = {
-    "pp": importlib.util.find_spec("dtorch.distributed.pipelining") is not None,
-    "moe": hasattr(dtorch.nn, "MoE"),
-    "zero": hasattr(dtorch.distributed.fsdp, "shard_optimizer_state"),
-}
+MOE = hasattr(dtorch.nn, "MoE")
 
 
 def name_of(case):
     return "x".join(map(str, case[0])) + f"-zero{case[1]}-{case[2]}"
 
 
-@pytest.mark.parametrize("kind", ["llama", pytest.param("moe", marks=pytest.mark.skipif(not HAS["moe"], reason="no nn.MoE"))])
-@pytest.mark.parametrize("case", MIXES + PIPELINED * HAS["pp"], ids=name_of)
+@pytest.mark.parametrize("kind", ["llama", pytest.param("moe", marks=pytest.mark.skipif(not MOE, reason="no nn.MoE"))])
+@pytest.mark.parametrize("case", MIXES, ids=name_of)
 def test_mix_is_the_one_device_run(kind, case):
     mix, zero, sizes = case
-    if zero in (1, 2) and not HAS["zero"]:
-        pytest.skip("no shard_optimizer_state")
     found = any_mix.compare(kind, mix, zero, sizes)
     assert all(x < bound for x, bound in zip(found, any_mix.BOUNDS, strict=True)), found
 
@@ -65,8 +57,6 @@ def test_tied_weights_stay_one(mix):
         model = models.GPT2(config)
         given, targets = x[:, :-1], x[:, 1:]
         if mesh is not None:
-            if mix[1] > 1 and not HAS["pp"]:
-                pytest.skip("no pipeline")
             models.parallelize(model, mesh)
             given, targets = models.distribute_batch(mesh, given, targets)
         assert model.lm_head.weight is model.wte.weight and len(list(model.parameters())) == 4 * 16 + 4

@@ -52,3 +52,15 @@ def test_train_mixes_and_one_device_agrees(args):
         assert float(re.search(r"([\d.]+)% of the held-out digits", out).group(1)) >= 60
     else:
         assert "def read_lines(path):" in out
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(320)
+def test_train_goes_on_from_a_checkpoint_of_another_mesh(tmp_path):
+    args = ["--model", "gpt2", "--batch", 4, "--context", 16, "--save-every", 5, "--steps", 10]
+    last = re.compile(r"loss (\S+) in the last steps, (\S+) on what was held out")
+    whole = last.search(run("examples/train.py", *args, "--dp", 2, "--checkpoint", tmp_path / "a"))
+    (tmp_path / "a" / "step-000010").rename(tmp_path / "aside")
+    out = run("examples/train.py", *args, "--dp", 2, "--tp", 2, "--zero", 1, "--checkpoint", tmp_path / "a", "--resume")
+    assert "resumed after step 5" in out
+    assert abs(float(last.search(out).group(2)) - float(whole.group(2))) < 1e-3
