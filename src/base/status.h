@@ -26,6 +26,7 @@
     X(E_CALLBACK, "RuntimeError", "a user's callback failed")                            \
     X(E_TIMEOUT, "TimeoutError", "the time allowed ran out")                             \
     X(E_INTERRUPT, "KeyboardInterrupt", "the user interrupted the wait")                 \
+    X(E_NODE, "NodeLostError", "a process of the run is gone or cannot be reached")      \
     X(E_LINALG, "LinAlgError", "a matrix is singular or an iteration does not converge") \
     X(E_INTERNAL, "RuntimeError", "an internal invariant is broken: a fault of dtorch")
 

@@ -233,6 +233,7 @@ static void fill_ops(making *m) {
         o->code = code;
         o->key = dt_pw_tile_dtype(in->view[dt_pw_key(code)].dtype);
         o->dtype = in->view[in->n_in].dtype;
+        o->op = in->ctx.op;
         o->params = in->ctx.attr;
         o->out = o->tile = -1;
         for (int k = 0; k < in->n_in; k++) {

@@ -17,6 +17,7 @@ typedef struct dt_fused_op {
     int code;           /* dt_pw_code */
     dt_dtype key;       /* the tile dtype that chooses the block function */
     dt_dtype dtype;     /* of the result */
+    const struct dt_op *op;
     const void *params; /* the op's attributes */
     int8_t out;         /* which output of the instruction, -1: none */
     int8_t tile;        /* where the result lies when it is no output, or has to be widened for a reader; -1: nowhere */

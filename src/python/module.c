@@ -34,6 +34,7 @@ static int make_exceptions(PyObject *m) {
     } own[] = {
         {"PlacementError", "A mesh or a placement is not legal for the operation."},
         {"OutOfMemoryError", "A device, or the host, has no memory left; the text lists the largest live tensors."},
+        {"NodeLostError", "A process of the run was killed, stopped or cut off; the text names it."},
         {"LinAlgError", "A matrix is singular, or an iteration does not converge."},
     };
     for (size_t i = 0; i < sizeof own / sizeof *own; i++) {

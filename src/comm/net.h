@@ -1,0 +1,72 @@
+/* Messages between the processes of a run: one process a node, started by mpiexec or srun.
+ *
+ * MPI is found at run time and opened by one thread, the progress thread, which is the only one that ever calls it. Others hand it requests. Two
+ * kinds of traffic:
+ *
+ *   control  byte strings between two nodes, in order per pair, delivered to `on_message` on the progress thread of the receiver
+ *   bulk     a block of memory from one node to another, matched by a key that both sides compute; straight from the sender's memory into the
+ *            receiver's; posted in any order
+ *
+ * The thread sleeps when nothing is under way and naps between polls when something is: there are more threads than cores.
+ *
+ * A node that is lost (killed, stopped for longer than the timeout, cut off) is noticed by heartbeats: `on_lost` is called once for it, and every
+ * request that waits for it fails with E_NODE, naming it.
+ *
+ * Threads: everything but start and stop may be called by any thread. Callbacks run on the progress thread and must not wait for it. */
+#ifndef DT_COMM_NET_H
+#define DT_COMM_NET_H
+
+#include <stdatomic.h>
+
+#include "base/status.h"
+
+typedef struct dt_net_hooks {
+    void (*on_message)(void *ctx, int from, const void *data, size_t bytes); /* data is valid during the call only */
+    void (*on_lost)(void *ctx, int rank, const char *why);
+    void *ctx;
+} dt_net_hooks;
+
+typedef struct dt_net_req { /* one bulk request; memory of the caller until it is done */
+    _Atomic uint32_t state; /* 0 under way, 1 done, 2 failed: a futex word */
+    int peer;
+    uint64_t key;
+    void *data;
+    size_t bytes;
+    struct dt_net_req *next; /* the progress thread's */
+    void *mpi;
+} dt_net_req;
+
+/* Was this process started by mpiexec or srun, as one of several? Looks at the environment only. */
+bool dt_net_launched(void);
+/* The rank and size that the launcher's environment states (0 of 1 when not launched): known before dt_net_start. */
+int dt_net_rank(void);
+int dt_net_size(void);
+
+/* Opens MPI, starts the progress thread, shakes hands: all nodes must run the same version with the same op table (`hash`), else E_STATE says
+ * which differs. Blocks until all have started (at most `timeout_s` seconds: E_NODE names who is missing). */
+dt_status dt_net_start(const dt_net_hooks *hooks, uint64_t hash, double timeout_s) DT_WUR;
+bool dt_net_started(void);
+void dt_net_stop(void);              /* waits until what was sent is delivered; finalises MPI; idempotent */
+const char *dt_net_library(void);    /* "MPICH 5.0.0 (libmpi_abi.so.1)", for people; "" before the start */
+const char *dt_net_host(int rank);   /* the host's name; nodes on one host share its cores */
+int dt_net_local_size(void);         /* ranks on this host */
+int dt_net_local_rank(void);
+
+/* Control: data is copied before the call returns. */
+dt_status dt_net_send(int to, const void *data, size_t bytes) DT_WUR;
+/* To all other ranks, along a tree (rank 0 only); in order with dt_net_broadcast, and with dt_net_send to the same rank. */
+dt_status dt_net_broadcast(const void *data, size_t bytes) DT_WUR;
+
+/* Bulk: r, and data, stay the caller's and must live until the wait returns. A send and the receive of the same (pair, key) meet; bytes are equal on
+ * both sides. A key may be used again when both are done. */
+void dt_net_send_bulk(dt_net_req *r, int to, uint64_t key, const void *data, size_t bytes);
+void dt_net_recv_bulk(dt_net_req *r, int from, uint64_t key, void *data, size_t bytes);
+dt_status dt_net_wait(dt_net_req *r) DT_WUR;
+
+typedef struct dt_net_stats {
+    uint64_t messages_sent, bytes_sent, messages_received, bytes_received; /* control */
+    uint64_t bulk_sent, bulk_received;                                     /* bytes */
+} dt_net_stats;
+void dt_net_stats_get(dt_net_stats *out);
+
+#endif

@@ -1,0 +1,421 @@
+/* Plans to bytes and back. See serial.h. Writer and reader of one thing stand next to each other. */
+#include "plan/serial.h"
+
+#include <string.h>
+
+#include "plan/backend.h"
+
+enum { MAX_LIST = 1 << 20, MAX_ATTR = 1 << 12 };
+
+/* The reader's state: where the plan under construction lives and what its numbers may be. */
+typedef struct reader {
+    dt_unwire *u;
+    dt_plan *p;
+    int n_colls;
+} reader;
+
+#define NEW(r, type, n) DT_ARENA_ARRAY(&(r)->p->arena, type, (n) + 1)
+static dt_status bad(const char *what) { return dt_fail(DT_E_INTERNAL, "a plan from another process is not legal: %s", what); }
+static dt_status no_memory(void) { return dt_fail(DT_E_NOMEM, "a plan from another process: out of host memory"); }
+
+/* ---- views, operands, places ------------------------------------------------------------------------------------------------------------- */
+static void put_view(dt_wire *w, const dt_view *v) {
+    dt_wire_u64(w, v->dtype);
+    dt_wire_u64(w, (uint64_t)v->ndim);
+    for (int d = 0; d < v->ndim; d++) {
+        dt_wire_i64(w, v->shape[d]);
+        dt_wire_i64(w, v->stride[d]);
+    }
+}
+static void get_view(dt_unwire *u, dt_view *v) {
+    *v = (dt_view){.dtype = (dt_dtype)dt_unwire_count(u, 255)};
+    v->ndim = (int32_t)dt_unwire_count(u, DT_MAX_DIM);
+    if (v->dtype >= DT_DTYPE_COUNT && v->dtype != DT_DTYPE_NONE) u->bad = true;
+    for (int d = 0; d < v->ndim; d++) {
+        v->shape[d] = dt_unwire_i64(u);
+        v->stride[d] = dt_unwire_i64(u);
+        if (v->shape[d] < 0) u->bad = true;
+    }
+}
+
+static void put_operand(dt_wire *w, dt_operand o) {
+    dt_wire_i64(w, o.slot);
+    dt_wire_i64(w, o.offset);
+}
+static dt_operand get_operand(dt_unwire *u, int n_slots) {
+    dt_operand o = {(int32_t)dt_unwire_i64(u), 0};
+    o.offset = dt_unwire_i64(u);
+    if (o.slot < -1 || o.slot >= n_slots || o.offset < 0) u->bad = true;
+    return o;
+}
+
+static void put_geom(dt_wire *w, const dt_geom *g, int ndim) {
+    dt_wire_u64(w, g->first);
+    for (int d = 0; d < ndim; d++) {
+        dt_wire_i64(w, g->lo[d]);
+        dt_wire_i64(w, g->shape[d]);
+    }
+}
+static void get_geom(dt_unwire *u, dt_geom *g, int ndim) {
+    g->first = dt_unwire_count(u, 1) != 0;
+    for (int d = 0; d < ndim; d++) {
+        g->lo[d] = dt_unwire_i64(u);
+        g->shape[d] = dt_unwire_i64(u);
+    }
+}
+
+/* ---- attributes: the struct, then its strings ---------------------------------------------------------------------------------------------- */
+static void put_attr(dt_wire *w, const dt_op *op, const void *attr) {
+    dt_wire_u64(w, attr ? op->attrs.size : 0);
+    if (!attr || !op->attrs.size) return;
+    dt_wire_put(w, attr, op->attrs.size);
+    const dt_op_info *info = dt_op_get_info(op);
+    for (int k = 0; k < info->n_params; k++) {
+        if (info->param[k].kind != DT_PK_STR) continue;
+        const char *s;
+        memcpy(&s, (const char *)attr + info->param[k].offset, sizeof s);
+        dt_wire_text(w, s ? s : "");
+    }
+}
+static dt_status get_attr(reader *r, const dt_op *op, const void **out) {
+    *out = NULL;
+    size_t n = dt_unwire_count(r->u, MAX_ATTR);
+    if (n == 0) return DT_OK;
+    if (n != op->attrs.size) return bad("the attributes of an operator have another size");
+    char *attr = DT_ARENA_ARRAY(&r->p->arena, char, (n + 15) & ~(size_t)15);
+    if (!attr) return no_memory();
+    dt_unwire_get(r->u, attr, n);
+    const dt_op_info *info = dt_op_get_info(op);
+    for (int k = 0; k < info->n_params; k++) {
+        if (info->param[k].kind != DT_PK_STR) continue;
+        const char *s = dt_unwire_text(r->u);
+        memcpy(attr + info->param[k].offset, &s, sizeof s);
+    }
+    *out = attr;
+    return DT_OK;
+}
+
+static void put_op(dt_wire *w, const dt_op *op) { dt_wire_u64(w, dt_op_get_info(op)->id); }
+static const dt_op *get_op(dt_unwire *u) {
+    size_t id = dt_unwire_count(u, (size_t)dt_ops_count() - 1);
+    return dt_ops_at((int)id);
+}
+
+/* ---- fused groups ------------------------------------------------------------------------------------------------------------------------------ */
+static void put_fused(dt_wire *w, const dt_fused *x) {
+    dt_wire_put(w, x, sizeof *x);
+    dt_wire_text(w, x->name);
+    for (int k = 0; k < x->n_ops; k++) {
+        put_op(w, x->op[k].op);
+        put_attr(w, x->op[k].op, x->op[k].params);
+    }
+}
+static bool fused_legal(const dt_fused *x) {
+    if (x->n_ops < 1 || x->n_ops > DT_FUSED_OPS || x->n_in < 0 || x->n_in > DT_FUSED_IN || x->n_out < 1 || x->n_out > DT_FUSED_OUT) return false;
+    if (x->n_tiles < 0 || x->n_tiles > DT_FUSED_OPS) return false;
+    for (int k = 0; k < x->n_ops; k++) {
+        const dt_fused_op *o = &x->op[k];
+        if (o->n_in > DT_PW_MAX_IN || o->out >= x->n_out || o->tile >= x->n_tiles || o->key >= DT_DTYPE_COUNT || o->dtype >= DT_DTYPE_COUNT) return false;
+        if (o->out < 0 && o->tile < 0) return false;
+        for (int i = 0; i < o->n_in; i++)
+            if (o->in[i] >= x->n_in + k) return false;
+    }
+    return true;
+}
+static dt_status get_fused(reader *r, const dt_fused **out) {
+    dt_fused *x = DT_ARENA_NEW(&r->p->arena, dt_fused);
+    if (!x) return no_memory();
+    dt_unwire_get(r->u, x, sizeof *x);
+    x->name = dt_unwire_text(r->u);
+    if (r->u->bad || !fused_legal(x)) return bad("a fused group");
+    for (int k = 0; k < x->n_ops; k++) {
+        x->op[k].op = get_op(r->u);
+        DT_TRY(get_attr(r, x->op[k].op, &x->op[k].params));
+    }
+    *out = x;
+    return DT_OK;
+}
+
+/* ---- collectives ---------------------------------------------------------------------------------------------------------------------------------- */
+static void put_pull(dt_wire *w, const dt_pull *q) {
+    put_view(w, &q->dst);
+    dt_wire_i64(w, q->offset);
+    dt_wire_u64(w, (uint64_t)q->n_src);
+    for (int k = 0; k < q->n_src; k++) {
+        dt_wire_u64(w, (uint64_t)q->src[k].party);
+        dt_wire_u64(w, q->src[k].from_out);
+        put_view(w, &q->src[k].view);
+        dt_wire_i64(w, q->src[k].offset);
+    }
+}
+static dt_status get_pull(reader *r, const dt_coll *c, dt_pull *q) {
+    get_view(r->u, &q->dst);
+    q->offset = dt_unwire_i64(r->u);
+    q->n_src = (int)dt_unwire_count(r->u, DT_MAX_DEVICES);
+    q->src = NEW(r, dt_pull_src, q->n_src);
+    if (!q->src) return no_memory();
+    for (int k = 0; k < q->n_src && !r->u->bad; k++) {
+        q->src[k].party = (int32_t)dt_unwire_count(r->u, (size_t)c->n - 1);
+        q->src[k].from_out = dt_unwire_count(r->u, 1) != 0;
+        get_view(r->u, &q->src[k].view);
+        q->src[k].offset = dt_unwire_i64(r->u);
+        if (q->src[k].offset < 0) r->u->bad = true;
+    }
+    if (q->offset < 0) r->u->bad = true;
+    return r->u->bad ? bad("a transfer") : DT_OK;
+}
+
+static void put_coll(dt_wire *w, const dt_coll *c) {
+    dt_wire_u64(w, (uint64_t)c->n);
+    dt_wire_i64(w, c->index);
+    dt_wire_u64(w, c->node);
+    dt_wire_u64(w, c->reduce);
+    dt_wire_u64(w, c->two_phase);
+    dt_wire_text(w, c->kind);
+    dt_wire_text(w, c->mesh_dim);
+    dt_wire_i64(w, c->bytes_moved);
+    for (int i = 0; i < c->n; i++) {
+        const dt_party *y = &c->party[i];
+        dt_wire_u64(w, y->device);
+        for (int phase = 0; phase < 2; phase++) {
+            dt_wire_u64(w, (uint64_t)y->n_pulls[phase]);
+            for (int k = 0; k < y->n_pulls[phase]; k++) put_pull(w, &y->pull[phase][k]);
+        }
+    }
+}
+static dt_status get_coll(reader *r, dt_coll **out) {
+    dt_coll *c = DT_ARENA_NEW(&r->p->arena, dt_coll);
+    if (!c) return no_memory();
+    c->n = (int)dt_unwire_count(r->u, DT_MAX_DEVICES);
+    c->index = (int)dt_unwire_i64(r->u);
+    c->node = (uint32_t)dt_unwire_count(r->u, (size_t)r->p->n_nodes);
+    c->reduce = (dt_reduce)dt_unwire_count(r->u, DT_MIN);
+    c->two_phase = dt_unwire_count(r->u, 1) != 0;
+    c->kind = dt_unwire_text(r->u);
+    c->mesh_dim = dt_unwire_text(r->u);
+    c->bytes_moved = dt_unwire_i64(r->u);
+    if (r->u->bad || c->n < 1 || c->index < -1 || c->index >= r->n_colls) return bad("a collective");
+    c->party = NEW(r, dt_party, c->n);
+    if (!c->party) return no_memory();
+    for (int i = 0; i < c->n; i++) {
+        dt_party *y = &c->party[i];
+        y->device = (dt_device)dt_unwire_count(r->u, UINT32_MAX);
+        y->in = y->out = (dt_operand){-1, 0};
+        for (int phase = 0; phase < 2; phase++) {
+            y->n_pulls[phase] = (int)dt_unwire_count(r->u, MAX_LIST);
+            if (r->u->bad || (size_t)y->n_pulls[phase] > r->u->n) return bad("a collective");
+            y->pull[phase] = NEW(r, dt_pull, y->n_pulls[phase]);
+            if (!y->pull[phase]) return no_memory();
+            for (int k = 0; k < y->n_pulls[phase]; k++) DT_TRY(get_pull(r, c, &y->pull[phase][k]));
+        }
+    }
+    *out = c;
+    return DT_OK;
+}
+
+/* ---- instructions ------------------------------------------------------------------------------------------------------------------------------------ */
+static int kernel_number(const dt_instr *s) {
+    const dt_op *op = s->ctx.op;
+    for (size_t k = 0; k < sizeof op->kernels / sizeof *op->kernels; k++)
+        if (op->kernels[k].fn == s->fn) return (int)k;
+    return -1;
+}
+
+static dt_status put_kernel(dt_wire *w, const dt_instr *s) {
+    put_op(w, s->ctx.op);
+    dt_wire_u64(w, s->fused != NULL);
+    if (s->fused) {
+        put_fused(w, s->fused);
+        return DT_OK;
+    }
+    int k = kernel_number(s);
+    if (k < 0) return dt_fail(DT_E_INTERNAL, "%s: its kernel is not in its list", dt_op_name(s->ctx.op));
+    dt_wire_u64(w, (uint64_t)k);
+    put_attr(w, s->ctx.op, s->ctx.attr);
+    for (int i = 0; i < s->n_in + s->n_out; i++) {
+        const dt_geom *g = i < s->n_in ? (s->ctx.in_place ? &s->ctx.in_place[i] : NULL) : s->ctx.out_place ? &s->ctx.out_place[i - s->n_in] : NULL;
+        dt_wire_u64(w, g != NULL);
+        if (g) put_geom(w, g, s->view[i].ndim);
+    }
+    return DT_OK;
+}
+static dt_status get_kernel(reader *r, dt_instr *s, dt_device device) {
+    dt_kctx *c = &s->ctx;
+    c->op = get_op(r->u);
+    c->n_in = s->n_in;
+    c->n_out = s->n_out;
+    c->in = s->view;
+    c->out = s->view + s->n_in;
+    if (dt_unwire_count(r->u, 1)) {
+        const dt_backend *b = dt_backend_of(dt_device_kind(device));
+        DT_TRY(get_fused(r, &s->fused));
+        if (!b || !b->fused || s->fused->n_in != s->n_in || s->fused->n_out != s->n_out) return bad("a fused group");
+        c->attr = s->fused;
+        s->fn = b->fused;
+        return DT_OK;
+    }
+    size_t k = dt_unwire_count(r->u, sizeof c->op->kernels / sizeof *c->op->kernels - 1);
+    s->fn = c->op->kernels[k].fn;
+    if (r->u->bad || !s->fn) return bad("a kernel");
+    DT_TRY(get_attr(r, c->op, &c->attr));
+    dt_geom *g = NEW(r, dt_geom, s->n_in + s->n_out);
+    if (!g) return no_memory();
+    for (int i = 0; i < s->n_in + s->n_out; i++)
+        if (dt_unwire_count(r->u, 1)) get_geom(r->u, &g[i], s->view[i].ndim);
+    c->in_place = g;
+    c->out_place = g + s->n_in;
+    return DT_OK;
+}
+
+static dt_status put_instr(dt_wire *w, const dt_instr *s) {
+    dt_wire_u64(w, s->kind);
+    dt_wire_u64(w, s->queue);
+    dt_wire_u64(w, s->n_in);
+    dt_wire_u64(w, s->n_out);
+    dt_wire_u64(w, s->node);
+    dt_wire_u64(w, s->wait);
+    for (int k = 0; k < s->n_in + s->n_out; k++) {
+        put_view(w, &s->view[k]);
+        put_operand(w, s->operand[k]);
+    }
+    put_operand(w, s->scratch);
+    if (s->kind == DT_I_KERNEL) return put_kernel(w, s);
+    dt_wire_u64(w, (uint64_t)s->party);
+    dt_wire_i64(w, s->coll->index);
+    if (s->coll->index < 0) put_coll(w, s->coll);
+    return DT_OK;
+}
+static dt_status get_instr(reader *r, const dt_program *prog, dt_instr *s) {
+    dt_unwire *u = r->u;
+    s->kind = (uint8_t)dt_unwire_count(u, DT_I_COLL);
+    s->queue = (uint8_t)dt_unwire_count(u, 1);
+    s->n_in = (uint16_t)dt_unwire_count(u, UINT16_MAX);
+    s->n_out = (uint16_t)dt_unwire_count(u, UINT16_MAX);
+    s->node = (uint32_t)dt_unwire_count(u, (size_t)r->p->n_nodes);
+    s->wait = (uint32_t)dt_unwire_count(u, MAX_LIST);
+    int n = s->n_in + s->n_out;
+    if (u->bad || (size_t)n > u->n) return bad("an instruction");
+    s->view = NEW(r, dt_view, n);
+    s->operand = NEW(r, dt_operand, n);
+    if (!s->view || !s->operand) return no_memory();
+    for (int k = 0; k < n; k++) {
+        get_view(u, &s->view[k]);
+        s->operand[k] = get_operand(u, prog->n_slots);
+    }
+    s->scratch = get_operand(u, prog->n_slots);
+    if (u->bad) return bad("an instruction's operands");
+    if (s->kind == DT_I_KERNEL) return get_kernel(r, s, prog->device);
+    s->party = (int)dt_unwire_count(u, DT_MAX_DEVICES);
+    int64_t index = dt_unwire_i64(u);
+    if (u->bad || index < -1 || index >= r->n_colls) return bad("an instruction's collective");
+    if (index < 0) {
+        dt_coll *own;
+        DT_TRY(get_coll(r, &own));
+        s->coll = own;
+    } else
+        s->coll = r->p->coll[index];
+    if (!s->coll || s->party >= s->coll->n || s->coll->party[s->party].device != prog->device) return bad("an instruction's place in a collective");
+    return DT_OK;
+}
+
+/* ---- programs -------------------------------------------------------------------------------------------------------------------------------------------- */
+static dt_status put_program(dt_wire *w, const dt_program *p) {
+    dt_wire_u64(w, p->device);
+    dt_wire_u64(w, (uint64_t)p->n_ext);
+    dt_wire_u64(w, (uint64_t)p->n_out);
+    dt_wire_u64(w, (uint64_t)p->n_temp);
+    for (int k = 0; k < p->n_out; k++) dt_wire_u64(w, p->out_bytes[k]);
+    for (int k = 0; k < p->n_temp; k++) dt_wire_u64(w, p->temp_offset[k]);
+    dt_wire_u64(w, p->arena_bytes);
+    for (int q = 0; q < 2; q++) {
+        dt_wire_u64(w, (uint64_t)p->n_instr[q]);
+        for (int i = 0; i < p->n_instr[q]; i++) DT_TRY(put_instr(w, &p->instr[q][i]));
+    }
+    return DT_OK;
+}
+static dt_status get_program(reader *r, dt_program *p) {
+    dt_unwire *u = r->u;
+    p->device = (dt_device)dt_unwire_count(u, UINT32_MAX);
+    p->n_ext = (int)dt_unwire_count(u, MAX_LIST);
+    p->n_out = (int)dt_unwire_count(u, MAX_LIST);
+    p->n_temp = (int)dt_unwire_count(u, MAX_LIST);
+    p->n_slots = p->n_ext + p->n_out + p->n_temp + 1;
+    if (u->bad || (size_t)(p->n_out + p->n_temp) > u->n) return bad("a program");
+    p->ext = NEW(r, dt_bind_in, p->n_ext);
+    p->out_bytes = NEW(r, size_t, p->n_out);
+    p->temp_offset = NEW(r, size_t, p->n_temp);
+    if (!p->ext || !p->out_bytes || !p->temp_offset) return no_memory();
+    for (int k = 0; k < p->n_out; k++) p->out_bytes[k] = (size_t)dt_unwire_u64(u);
+    for (int k = 0; k < p->n_temp; k++) p->temp_offset[k] = (size_t)dt_unwire_u64(u);
+    p->arena_bytes = (size_t)dt_unwire_u64(u);
+    for (int k = 0; k < p->n_temp; k++)
+        if (p->temp_offset[k] >= p->arena_bytes) return bad("a program's memory");
+    for (int q = 0; q < 2; q++) {
+        p->n_instr[q] = (int)dt_unwire_count(u, MAX_LIST);
+        if (u->bad || (size_t)p->n_instr[q] > u->n) return bad("a program");
+        p->instr[q] = NEW(r, dt_instr, p->n_instr[q]);
+        if (!p->instr[q]) return no_memory();
+        for (int i = 0; i < p->n_instr[q]; i++) DT_TRY(get_instr(r, p, &p->instr[q][i]));
+    }
+    return DT_OK;
+}
+
+static bool coll_here(const dt_coll *c, dt_device_fn here, void *ctx) {
+    for (int i = 0; i < c->n; i++)
+        if (here(ctx, c->party[i].device)) return true;
+    return false;
+}
+
+dt_status dt_plan_write(const dt_plan *p, dt_device_fn here, void *ctx, dt_wire *w) {
+    uint64_t n = 0;
+    for (int i = 0; i < p->n_programs; i++) n += here(ctx, p->program[i].device);
+    dt_wire_u64(w, (uint64_t)p->n_nodes);
+    dt_wire_u64(w, (uint64_t)p->n_numbers);
+    dt_wire_u64(w, (uint64_t)p->n_colls);
+    for (int i = 0; i < p->n_colls; i++) {
+        bool want = coll_here(p->coll[i], here, ctx);
+        dt_wire_u64(w, want);
+        if (want) put_coll(w, p->coll[i]);
+    }
+    dt_wire_u64(w, n);
+    for (int i = 0; i < p->n_programs; i++)
+        if (here(ctx, p->program[i].device)) DT_TRY(put_program(w, &p->program[i]));
+    return w->failed ? dt_fail(DT_E_NOMEM, "a plan for another process: out of host memory") : DT_OK;
+}
+
+static dt_status read_plan(reader *r) {
+    dt_unwire *u = r->u;
+    dt_plan *p = r->p;
+    p->n_nodes = (int)dt_unwire_count(u, MAX_LIST);
+    p->n_numbers = (int)dt_unwire_count(u, MAX_LIST);
+    p->n_colls = r->n_colls = (int)dt_unwire_count(u, MAX_LIST);
+    if (u->bad || (size_t)p->n_colls > u->n) return bad("its head");
+    p->coll = NEW(r, dt_coll *, p->n_colls);
+    if (!p->coll) return no_memory();
+    for (int i = 0; i < p->n_colls; i++) {
+        if (!dt_unwire_count(u, 1)) continue;
+        DT_TRY(get_coll(r, &p->coll[i]));
+        if (p->coll[i]->index != i) return bad("a collective's number");
+    }
+    p->n_programs = (int)dt_unwire_count(u, DT_MAX_DEVICES);
+    if (u->bad) return bad("its programs");
+    p->program = NEW(r, dt_program, p->n_programs);
+    if (!p->program) return no_memory();
+    for (int i = 0; i < p->n_programs; i++) DT_TRY(get_program(r, &p->program[i]));
+    return u->bad ? bad("it ends too early") : DT_OK;
+}
+
+dt_status dt_plan_read(dt_unwire *u, dt_plan **out) {
+    dt_plan *p = dt_calloc(1, sizeof *p);
+    if (!p) return no_memory();
+    dt_arena_init(&p->arena);
+    atomic_store(&p->refs, 1);
+    reader r = {u, p, 0};
+    dt_status s = read_plan(&r);
+    if (s) {
+        dt_plan_unref(p);
+        return s;
+    }
+    *out = p;
+    return DT_OK;
+}
