@@ -152,7 +152,7 @@ static bool push_fetch(const dt_gvalue *v, int pos, dt_future *f) {
     const dt_part *p = v->part[pos];
     dt_device_state *s;
     dt_fetch *x = dt_calloc(1, sizeof *x);
-    if (!x || dt_engine_device(m->mesh->dev[pos], &s)) {
+    if (!x || dt_device_get(m->mesh->dev[pos], &s)) {
         dt_free(x);
         return false;
     }
@@ -165,7 +165,7 @@ static bool push_fetch(const dt_gvalue *v, int pos, dt_future *f) {
     x->buf = p->buf;
     dt_future_ref(f);
     atomic_fetch_add(&p->buf->refs, 1);
-    dt_engine_push(s, (dt_item){DT_ITEM_FETCH, x});
+    dt_device_push(s, (dt_item){DT_ITEM_FETCH, x});
     return true;
 }
 
@@ -197,17 +197,15 @@ static void on_fetch(const uint64_t *w) {
     dt_future_unref(f);
 }
 
-static void on_sync(dt_engine *e, dt_future *f) {
+static void push_sync(void *f, dt_device_state *s) {
+    dt_future_ref(f);
+    dt_device_push(s, (dt_item){DT_ITEM_SYNC, f});
+}
+
+static void on_sync(dt_future *f) {
     dt_engine_dispatch();
-    atomic_store(&f->parts, (uint32_t)e->n_started + 1);
-    int left = e->n_started;
-    for (int t = 0; t < DT_DEVICE_TYPES; t++)
-        for (int i = 0; e->device[t] && left && i < DT_MAX_DEVICES; i++)
-            if (e->device[t][i].worker) {
-                dt_future_ref(f);
-                dt_engine_push(&e->device[t][i], (dt_item){DT_ITEM_SYNC, f});
-                left--;
-            }
+    atomic_store(&f->parts, (uint32_t)dt_the_devices.n_started + 1);
+    dt_devices_each(push_sync, f);
     dt_future_part(f, NULL);
     dt_future_unref(f);
 }
@@ -215,13 +213,13 @@ static void on_sync(dt_engine *e, dt_future *f) {
 static void on_limit(dt_device d, int64_t bytes) {
     dt_device_state *s;
     dt_engine_dispatch();
-    if (dt_engine_device(d, &s) == DT_OK) s->alloc.stats.limit = bytes;
+    if (dt_device_get(d, &s) == DT_OK) s->alloc.stats.limit = bytes;
 }
 
 static void on_stats(dt_device d, dt_memory_stats *out, dt_future *f) {
     dt_device_state *s;
     dt_engine_dispatch();
-    if (dt_engine_device(d, &s) == DT_OK) *out = s->alloc.stats;
+    if (dt_device_get(d, &s) == DT_OK) *out = s->alloc.stats;
     atomic_store(&f->parts, 1);
     dt_future_part(f, NULL);
     dt_future_unref(f);
@@ -235,7 +233,7 @@ static size_t on_record(dt_engine *e, const uint64_t *w) {
     case DT_REC_DROP: on_drop(e, (uint32_t)(w[0] >> 8)); return 1;
     case DT_REC_HOST: on_host(w); return 5;
     case DT_REC_FETCH: on_fetch(w); return 4;
-    case DT_REC_SYNC: on_sync(e, (dt_future *)(uintptr_t)w[1]); return 2;
+    case DT_REC_SYNC: on_sync((dt_future *)(uintptr_t)w[1]); return 2;
     case DT_REC_LIMIT: on_limit((dt_device)w[1], (int64_t)w[2]); return 3;
     case DT_REC_STATS: on_stats((dt_device)w[1], (dt_memory_stats *)(uintptr_t)w[2], (dt_future *)(uintptr_t)w[3]); return 4;
     case DT_REC_STOP: break;
@@ -272,7 +270,7 @@ static void *controller_main(void *arg) {
             naps = 0;
         else {
             naps++;
-            if (e->graph.n && !dt_engine_pending()) dt_engine_dispatch(); /* the client pauses and the workers are idle */
+            if (e->graph.n && !dt_devices_pending()) dt_engine_dispatch(); /* the client pauses and the workers are idle */
         }
         seen = head;
         bool deep = naps > IDLE_NAPS && !e->graph.n;
@@ -309,6 +307,8 @@ dt_status dt_engine_start(void) {
 dt_ring *dt_engine_ring(void) { return &dt_the_engine.ring; }
 void dt_engine_flush(void) { dt_ring_wake(&dt_the_engine.ring); }
 bool dt_engine_is_forked(void) { return forked; }
+void dt_engine_threads_set(int n) { dt_devices_threads_set(n); }
+int dt_engine_threads(void) { return dt_devices_threads(); }
 void dt_engine_stats_get(dt_engine_stats *out) { *out = dt_the_engine.stats; }
 
 void dt_engine_stop(void) {
@@ -321,9 +321,9 @@ void dt_engine_stop(void) {
         dt_ring_publish(&e->ring);
         dt_ring_wake(&e->ring);
         pthread_join(thread, NULL);
-        dt_engine_quiesce();
+        dt_devices_quiesce();
         dt_bufs_sweep();
-        dt_engine_devices_free();
+        dt_devices_free();
         dt_engine_plans_free();
         atomic_store(&started, 0);
     }

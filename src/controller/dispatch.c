@@ -99,92 +99,16 @@ static dt_status plan_of(dt_engine *e, dt_graph *g, dt_plan **out) {
     return DT_OK;
 }
 
-/* ---- a run's memory: one block holds the run and all its arrays -------------------------------------------------------------------------- */
-typedef struct layout {
-    char *at;
-} layout;
-static void *carve(layout *l, size_t bytes) {
-    void *p = l->at;
-    l->at += (bytes + 15) & ~(size_t)15;
-    return p;
-}
-
-static size_t run_carve(const dt_plan *p, char *base, dt_run **out) {
-    layout l = {base};
-    dt_run *r = carve(&l, sizeof *r);
-    dt_run_part *part = carve(&l, sizeof *part * (size_t)p->n_programs);
-    uint64_t *numbers = carve(&l, 8 * (size_t)(p->n_numbers + 1));
-    uint32_t *site = carve(&l, 4 * (size_t)(p->n_nodes + 1));
-    dt_rendezvous *meet = carve(&l, sizeof *meet * (size_t)(p->n_colls + 1));
-    if (base) *r = (dt_run){.part = part, .numbers = numbers, .site = site, .meet = meet};
-    for (int i = 0; i < p->n_programs; i++) {
-        const dt_program *g = &p->program[i];
-        void **b = carve(&l, sizeof *b * (size_t)g->n_slots);
-        dt_buf **buf = carve(&l, sizeof *buf * (size_t)(g->n_ext + g->n_out + 1));
-        dt_error_t **error = carve(&l, sizeof *error * (size_t)g->n_slots);
-        uint32_t *need = carve(&l, sizeof *need * (size_t)(g->n_ext + 1));
-        if (base) part[i] = (dt_run_part){.run = r, .program = i, .base = b, .buf = buf, .need = need, .error = error};
-    }
-    for (int i = 0; i < p->n_colls; i++) {
-        size_t n = sizeof(void *) * (size_t)p->coll[i]->n;
-        void *in = carve(&l, n), *o = carve(&l, n), *e = carve(&l, n);
-        if (base) meet[i] = (dt_rendezvous){.in = in, .out = o, .error = e};
-    }
-    if (base) *out = r;
-    return (size_t)(l.at - base);
-}
-
-/* Memory obtained so far, to undo a binding that fails half-way. */
-typedef struct binding {
-    dt_run *run;
-    size_t *arena_bytes; /* (n_programs,) rounded; 0: none yet */
-    void **arena;
-} binding;
-
-static void unbind(const dt_plan *p, binding *b) {
-    for (int i = 0; i < p->n_programs; i++) {
-        const dt_program *g = &p->program[i];
-        dt_device_state *s;
-        if (dt_engine_device(g->device, &s)) continue;
-        if (b->arena[i]) dt_alloc_put(&s->alloc, b->arena[i], b->arena_bytes[i]);
-        for (int k = g->n_ext; k < g->n_ext + g->n_out; k++)
-            if (b->run->part[i].buf[k]) {
-                dt_buf *buf = b->run->part[i].buf[k];
-                dt_alloc_put(&s->alloc, buf->data, buf->bytes);
-                dt_buf_unref(buf);
-            }
-    }
-    dt_free(b->run);
-}
-
-static dt_status bind_program(const dt_graph *g, const dt_plan *p, int i, binding *b) {
+/* ---- binding a plan to memory ------------------------------------------------------------------------------------------------------------ */
+static dt_status bind_program(const dt_graph *g, const dt_plan *p, int i, dt_binding *b) {
     const dt_program *prog = &p->program[i];
     dt_run_part *part = &b->run->part[i];
-    dt_device_state *s;
-    DT_TRY(dt_engine_device(prog->device, &s));
-    for (int k = 0; k < prog->n_out; k++) {
-        size_t bytes = prog->out_bytes[k];
-        void *data;
-        DT_TRY(dt_alloc_get(&s->alloc, &bytes, &data));
-        dt_buf *buf = dt_buf_new(prog->device, bytes, data);
-        if (!buf) {
-            dt_alloc_put(&s->alloc, data, bytes);
-            return no_memory();
-        }
-        part->buf[prog->n_ext + k] = buf;
-        part->base[prog->n_ext + k] = data;
-    }
-    if (prog->n_temp) {
-        b->arena_bytes[i] = prog->arena_bytes;
-        DT_TRY(dt_alloc_get(&s->alloc, &b->arena_bytes[i], &b->arena[i]));
-        for (int k = 0; k < prog->n_temp; k++) part->base[prog->n_ext + prog->n_out + k] = (char *)b->arena[i] + prog->temp_offset[k];
-    }
+    DT_TRY(dt_binding_program(p, i, b));
     for (int k = 0; k < prog->n_ext; k++) {
         const dt_part *x = g->ext[prog->ext[k].value]->part[prog->ext[k].pos];
         part->buf[k] = x->buf;
         part->base[k] = (char *)x->buf->data + x->offset;
     }
-    part->base[prog->n_slots - 1] = b->run->numbers;
     return DT_OK;
 }
 
@@ -237,68 +161,19 @@ static void drop_parts(const dt_graph *g, const dt_plan *p) {
     }
 }
 
-static dt_status bind_run(const dt_graph *g, dt_plan *p, binding *b) {
-    size_t bytes = run_carve(p, NULL, NULL), tail = (size_t)p->n_programs * (sizeof(size_t) + sizeof(void *)) + 16;
-    char *mem = dt_calloc(1, bytes + tail);
-    if (!mem) return no_memory();
-    run_carve(p, mem, &b->run);
-    b->arena = (void **)(mem + bytes);
-    b->arena_bytes = (size_t *)(b->arena + p->n_programs);
+static dt_status bind_run(const dt_graph *g, dt_plan *p, dt_binding *b) {
+    DT_TRY(dt_binding_new(p, b));
     dt_status s = DT_OK;
     for (int i = 0; i < p->n_programs && !s; i++) s = bind_program(g, p, i, b);
     if (!s && (s = make_parts(g, p, b->run))) drop_parts(g, p);
-    if (s) unbind(p, b);
+    if (s) dt_binding_undo(p, b);
     return s;
 }
 
-static bool does_nothing(const dt_program *p) { return p->n_instr[0] + p->n_instr[1] == 0; }
-
-/* Order against other devices' runs: what this program must wait for, and what others will wait for (dt_buf in plan/program.h). */
-static void count_accesses(const dt_program *p, dt_run_part *part) {
-    for (int k = 0; k < p->n_ext + p->n_out; k++) {
-        dt_buf *b = part->buf[k];
-        if (b->device != p->device) {
-            part->need[k] = b->n_written;
-            b->n_read++;
-        } else if (k >= p->n_ext || p->ext[k].written) {
-            if (k < p->n_ext) part->need[k] = b->n_read;
-            b->n_written++;
-        }
-    }
-}
-
-static void push_run(dt_engine *e, const dt_graph *g, dt_plan *p, binding *b) {
-    dt_run *r = b->run;
-    r->plan = p;
-    atomic_fetch_add_explicit(&p->refs, 1, memory_order_relaxed);
-    bind_numbers(g, p, r);
-    uint32_t pushed = 0;
-    for (int i = 0; i < p->n_programs; i++) pushed += !does_nothing(&p->program[i]);
-    atomic_store(&r->parts, pushed ? pushed : 1);
-    for (int i = 0; i < p->n_programs; i++) { /* one reference a buffer for the run; escaping ones have the controller's besides */
-        const dt_program *prog = &p->program[i];
-        for (int k = 0; k < prog->n_ext + prog->n_out; k++) atomic_fetch_add_explicit(&r->part[i].buf[k]->refs, 1, memory_order_relaxed);
-    }
-    for (int i = 0; i < p->n_colls; i++) dt_comm_count(p->coll[i], r->site[p->coll[i]->node]);
-    for (int i = 0; i < p->n_programs; i++) {
-        dt_device_state *s;
-        if (dt_engine_device(p->program[i].device, &s)) continue;                 /* cannot fail: bind_program started it */
-        if (b->arena[i]) dt_alloc_put(&s->alloc, b->arena[i], b->arena_bytes[i]); /* reused only by later programs of this device */
-        if (does_nothing(&p->program[i])) continue;
-        count_accesses(&p->program[i], &r->part[i]);
-        e->stats.programs_run++;
-    }
-    if (!pushed) {
-        dt_run_end(r);
-        return;
-    }
-    for (int i = 0, n = p->n_programs; i < n && pushed; i++) { /* the last one pushed may end the run, and the plan with it */
-        dt_device_state *s;
-        const dt_program *prog = &p->program[i];
-        if (does_nothing(prog) || dt_engine_device(prog->device, &s)) continue;
-        pushed--;
-        dt_engine_push(s, (dt_item){DT_ITEM_RUN, &r->part[i]});
-    }
+static void push_run(dt_engine *e, const dt_graph *g, dt_plan *p, dt_binding *b) {
+    bind_numbers(g, p, b->run);
+    for (int i = 0; i < p->n_colls; i++) dt_comm_count(p->coll[i], b->run->site[p->coll[i]->node]);
+    e->stats.programs_run += (uint64_t)dt_binding_push(p, b);
 }
 
 static void trace_memory(dt_engine *e, const dt_plan *p) {
@@ -306,7 +181,7 @@ static void trace_memory(dt_engine *e, const dt_plan *p) {
     for (int i = 0; i < p->n_programs; i++) {
         dt_device d = p->program[i].device;
         dt_device_state *s;
-        if (!dt_engine_device(d, &s))
+        if (!dt_device_get(d, &s))
             dt_trace_memory(dt_device_type_name(dt_device_kind(d)), (int)dt_device_index(d), (uint64_t)s->alloc.stats.allocated,
                             (uint64_t)s->alloc.stats.reserved);
     }
@@ -314,13 +189,13 @@ static void trace_memory(dt_engine *e, const dt_plan *p) {
 
 static dt_status run_graph(dt_engine *e, dt_graph *g) {
     dt_plan *p;
-    binding b = {0};
+    dt_binding b = {0};
     uint64_t begin = dt_tracing() ? dt_trace_now() : 0, hits = e->stats.plan_hits;
     DT_TRY(plan_of(e, g, &p));
-    if (e->n_held) dt_bufs_sweep();
+    if (dt_the_devices.n_held) dt_bufs_sweep();
     dt_status s = bind_run(g, p, &b);
-    if (s == DT_E_NOMEM && e->n_held) { /* memory that was only waiting for its readers */
-        dt_engine_quiesce();
+    if (s == DT_E_NOMEM && dt_the_devices.n_held) { /* memory that was only waiting for its readers */
+        dt_devices_quiesce();
         dt_bufs_sweep();
         s = bind_run(g, p, &b);
     }

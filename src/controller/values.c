@@ -22,58 +22,6 @@ dt_part *dt_part_new(int ndim, const int64_t *stride) {
     return p;
 }
 
-dt_buf *dt_buf_new(dt_device d, size_t bytes, void *data) {
-    dt_buf *b = dt_calloc(1, sizeof *b);
-    if (!b) return NULL;
-    atomic_store_explicit(&b->refs, 1, memory_order_relaxed);
-    b->device = d;
-    b->bytes = bytes;
-    b->data = data;
-    return b;
-}
-
-static bool being_read(const dt_buf *b) { return atomic_load_explicit(&b->read, memory_order_acquire) != b->n_read; }
-
-static void give_back(dt_buf *b) {
-    dt_device_state *s;
-    if (b->bytes && dt_engine_device(b->device, &s) == DT_OK) dt_alloc_put(&s->alloc, b->data, b->bytes);
-    dt_buf_unref(b);
-}
-
-/* Memory that another device still reads waits in a list: the allocator would hand it to this device's next program. */
-void dt_buf_drop(dt_buf *b) {
-    dt_engine *e = &dt_the_engine;
-    if (--b->live) return;
-    if (!b->bytes || !being_read(b)) {
-        give_back(b);
-        return;
-    }
-    if (e->n_held == e->cap_held) {
-        int cap = e->cap_held ? e->cap_held * 2 : 64;
-        dt_buf **h = dt_realloc(e->held, sizeof *h * (size_t)cap);
-        if (!h) { /* cannot remember it */
-            dt_engine_quiesce();
-            give_back(b);
-            return;
-        }
-        e->held = h;
-        e->cap_held = cap;
-    }
-    e->held[e->n_held++] = b;
-}
-
-void dt_bufs_sweep(void) {
-    dt_engine *e = &dt_the_engine;
-    int kept = 0;
-    for (int i = 0; i < e->n_held; i++) {
-        if (being_read(e->held[i]))
-            e->held[kept++] = e->held[i];
-        else
-            give_back(e->held[i]);
-    }
-    e->n_held = kept;
-}
-
 static void free_parts(dt_gvalue *v) {
     for (int i = 0; v->part && i < v->meta->mesh->n; i++) {
         if (!v->part[i]) continue;

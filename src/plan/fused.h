@@ -14,9 +14,9 @@
 enum { DT_FUSED_OPS = 24, DT_FUSED_IN = 16, DT_FUSED_OUT = 8, DT_FUSED_TILES = 20 };
 
 typedef struct dt_fused_op {
-    int code;           /* dt_pw_code */
-    dt_dtype key;       /* the tile dtype that chooses the block function */
-    dt_dtype dtype;     /* of the result */
+    int code;       /* dt_pw_code */
+    dt_dtype key;   /* the tile dtype that chooses the block function */
+    dt_dtype dtype; /* of the result */
     const struct dt_op *op;
     const void *params; /* the op's attributes */
     int8_t out;         /* which output of the instruction, -1: none */

@@ -31,8 +31,8 @@ typedef struct dt_unwire {
 void dt_unwire_get(dt_unwire *u, void *p, size_t bytes); /* zeros when there is not enough */
 uint64_t dt_unwire_u64(dt_unwire *u);
 int64_t dt_unwire_i64(dt_unwire *u);
-size_t dt_unwire_count(dt_unwire *u, size_t limit);      /* a count of at most limit, else 0 and bad */
-const char *dt_unwire_text(dt_unwire *u);                /* interned */
+size_t dt_unwire_count(dt_unwire *u, size_t limit); /* a count of at most limit, else 0 and bad */
+const char *dt_unwire_text(dt_unwire *u);           /* interned */
 
 /* Programs of the devices for which `here` says so. */
 typedef bool (*dt_device_fn)(void *ctx, dt_device d);

@@ -3,8 +3,8 @@
  * Freed blocks wait in bins of their size class and are handed out again at once, even while programs that use them still run: a device runs its
  * programs in the order they were pushed, so a later program's writes come after an earlier one's reads. Sizes are rounded up to an eighth of
  * their power of two. When a limit is set, cached blocks are given back before an allocation fails. */
-#ifndef DT_CONTROLLER_ALLOC_H
-#define DT_CONTROLLER_ALLOC_H
+#ifndef DT_WORKER_ALLOC_H
+#define DT_WORKER_ALLOC_H
 
 #include "plan/backend.h"
 #include "plan/program.h"

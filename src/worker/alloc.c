@@ -1,5 +1,5 @@
 /* The caching allocator. See alloc.h. */
-#include "controller/alloc.h"
+#include "worker/alloc.h"
 
 #include "base/arena.h"
 

@@ -1,0 +1,165 @@
+/* Devices and buffers. See devices.h. */
+#include "worker/devices.h"
+
+#include "base/cpu.h"
+#include "base/ring.h"
+
+int dt_nodes = 1, dt_node_self, dt_node_devices = 1 << 16;
+dt_devices dt_the_devices;
+static _Atomic int threads_wanted;   /* 0: all cores */
+static _Atomic uint32_t idle_events; /* futex word: some worker fell idle */
+static _Atomic uint32_t waiting;
+
+static void worker_idle(void) {
+    if (!atomic_load_explicit(&waiting, memory_order_relaxed)) return;
+    atomic_fetch_add(&idle_events, 1);
+    dt_futex_wake(&idle_events, 1);
+}
+
+int dt_devices_threads(void) {
+    int n = atomic_load(&threads_wanted);
+    return n > 0 ? n : dt_cpu_cores();
+}
+
+static void share_cores(dt_devices *e) {
+    int each = e->n_started ? dt_devices_threads() / e->n_started : 1;
+    for (int i = 0; e->device[DT_CPU] && i < DT_MAX_DEVICES; i++)
+        if (e->device[DT_CPU][i].worker) dt_worker_team(e->device[DT_CPU][i].worker, each < 1 ? 1 : each);
+}
+
+void dt_devices_threads_set(int n) { atomic_store(&threads_wanted, n); }
+
+dt_status dt_device_get(dt_device d, dt_device_state **out) {
+    dt_devices *e = &dt_the_devices;
+    dt_device_type t = dt_device_kind(d);
+    uint32_t i = dt_device_index(d);
+    const dt_backend *b = dt_backend_of(t);
+    if (!b) return dt_fail(DT_E_NOTIMPL, "device %s: this build has no such backend", dt_device_type_name(t));
+    if (!dt_device_here(d)) return dt_fail(DT_E_INTERNAL, "device %s:%u is not of this process", dt_device_type_name(t), i);
+    if (i >= DT_MAX_DEVICES) return dt_fail(DT_E_VALUE, "device %s:%u: at most %d", dt_device_type_name(t), i, DT_MAX_DEVICES);
+    if (!e->device[t] && !(e->device[t] = dt_calloc(DT_MAX_DEVICES, sizeof *e->device[t]))) return dt_fail(DT_E_NOMEM, "devices: out of host memory");
+    dt_device_state *s = &e->device[t][i];
+    static int shared_threads;
+    if (!s->worker) {
+        int cores = dt_cpu_cores(), max = dt_devices_threads() > cores ? dt_devices_threads() : cores;
+        DT_TRY(dt_worker_new(d, e->n_started == 0 ? max : max / (e->n_started + 1), 1, worker_idle, &s->worker));
+        if (!s->alloc.backend) dt_alloc_init(&s->alloc, b, dt_devices_quiesce);
+        e->n_started++;
+        shared_threads = dt_devices_threads();
+        share_cores(e);
+    } else if (shared_threads != dt_devices_threads()) {
+        shared_threads = dt_devices_threads();
+        share_cores(e);
+    }
+    *out = s;
+    return DT_OK;
+}
+
+void dt_device_push(dt_device_state *s, dt_item item) {
+    while (!dt_worker_push(s->worker, item)) {
+        atomic_store(&waiting, 1);
+        uint32_t seen = atomic_load(&idle_events);
+        dt_futex_wait(&idle_events, seen, 200);
+        atomic_store(&waiting, 0);
+    }
+}
+
+void dt_devices_each(void (*fn)(void *ctx, dt_device_state *s), void *ctx) {
+    dt_devices *e = &dt_the_devices;
+    int left = e->n_started;
+    for (int t = 0; t < DT_DEVICE_TYPES; t++)
+        for (int i = 0; e->device[t] && left && i < DT_MAX_DEVICES; i++)
+            if (e->device[t][i].worker) {
+                fn(ctx, &e->device[t][i]);
+                left--;
+            }
+}
+
+static void add_pending(void *n, dt_device_state *s) { *(uint32_t *)n += dt_worker_pending(s->worker); }
+
+uint32_t dt_devices_pending(void) {
+    uint32_t n = 0;
+    dt_devices_each(add_pending, &n);
+    return n;
+}
+
+void dt_devices_quiesce(void) {
+    atomic_store(&waiting, 1);
+    for (;;) {
+        uint32_t seen = atomic_load(&idle_events);
+        if (!dt_devices_pending()) break;
+        dt_futex_wait(&idle_events, seen, 1000);
+    }
+    atomic_store(&waiting, 0);
+}
+
+void dt_devices_free(void) {
+    dt_devices *e = &dt_the_devices;
+    for (int t = 0; t < DT_DEVICE_TYPES; t++) {
+        for (int i = 0; e->device[t] && i < DT_MAX_DEVICES; i++) {
+            dt_worker_free(e->device[t][i].worker);
+            e->device[t][i].worker = NULL;
+        }
+        for (int i = 0; e->device[t] && i < DT_MAX_DEVICES; i++)
+            if (e->device[t][i].alloc.backend) dt_alloc_fini(&e->device[t][i].alloc);
+        dt_free(e->device[t]);
+        e->device[t] = NULL;
+    }
+    e->n_started = 0;
+    dt_free(e->held);
+    e->held = NULL;
+    e->cap_held = 0;
+}
+
+/* ---- buffers ------------------------------------------------------------------------------------------------------------------------------ */
+dt_buf *dt_buf_new(dt_device d, size_t bytes, void *data) {
+    dt_buf *b = dt_calloc(1, sizeof *b);
+    if (!b) return NULL;
+    atomic_store_explicit(&b->refs, 1, memory_order_relaxed);
+    b->device = d;
+    b->bytes = bytes;
+    b->data = data;
+    return b;
+}
+
+static bool being_read(const dt_buf *b) { return atomic_load_explicit(&b->read, memory_order_acquire) != b->n_read; }
+
+static void give_back(dt_buf *b) {
+    dt_device_state *s;
+    if (b->bytes && dt_device_get(b->device, &s) == DT_OK) dt_alloc_put(&s->alloc, b->data, b->bytes);
+    dt_buf_unref(b);
+}
+
+/* Memory that another device still reads waits in a list: the allocator would hand it to this device's next program. */
+void dt_buf_drop(dt_buf *b) {
+    dt_devices *e = &dt_the_devices;
+    if (--b->live) return;
+    if (!b->bytes || !being_read(b)) {
+        give_back(b);
+        return;
+    }
+    if (e->n_held == e->cap_held) {
+        int cap = e->cap_held ? e->cap_held * 2 : 64;
+        dt_buf **h = dt_realloc(e->held, sizeof *h * (size_t)cap);
+        if (!h) { /* cannot remember it */
+            dt_devices_quiesce();
+            give_back(b);
+            return;
+        }
+        e->held = h;
+        e->cap_held = cap;
+    }
+    e->held[e->n_held++] = b;
+}
+
+void dt_bufs_sweep(void) {
+    dt_devices *e = &dt_the_devices;
+    int kept = 0;
+    for (int i = 0; i < e->n_held; i++) {
+        if (being_read(e->held[i]))
+            e->held[kept++] = e->held[i];
+        else
+            give_back(e->held[i]);
+    }
+    e->n_held = kept;
+}

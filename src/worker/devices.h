@@ -1,0 +1,53 @@
+/* The devices of this process and their memory: shared by the controller and by the nodes' sub-controllers.
+ *
+ * A worker starts at the device's first use; cores are divided among those that started. Buffers are reference-counted structs; their memory
+ * returns to the device's allocator when no value lies in them any more, or, if another device still reads it, as soon as that is over.
+ *
+ * Threads: one thread (the controller, or a node's main thread), except the thread counts. */
+#ifndef DT_WORKER_DEVICES_H
+#define DT_WORKER_DEVICES_H
+
+#include "plan/nodes.h"
+#include "worker/alloc.h"
+#include "worker/worker.h"
+
+typedef struct dt_device_state {
+    dt_worker *worker; /* NULL: not started */
+    dt_alloc alloc;
+} dt_device_state;
+
+typedef struct dt_devices {
+    dt_device_state *device[DT_DEVICE_TYPES]; /* (DT_MAX_DEVICES,) or NULL */
+    int n_started;
+    dt_buf **held; /* memory whose last value is gone, but that another device still reads */
+    int n_held, cap_held;
+} dt_devices;
+extern dt_devices dt_the_devices;
+
+dt_status dt_device_get(dt_device d, dt_device_state **out) DT_WUR;         /* starts its worker; the device must be of this node */
+void dt_device_push(dt_device_state *s, dt_item item);                      /* sleeps while the worker's queue is full */
+void dt_devices_each(void (*fn)(void *ctx, dt_device_state *s), void *ctx); /* those that started */
+void dt_devices_quiesce(void);                                              /* waits until no worker has anything to do */
+uint32_t dt_devices_pending(void);                                          /* items that workers have not finished */
+void dt_devices_free(void);
+void dt_devices_threads_set(int n); /* 0: all cores. Any thread */
+int dt_devices_threads(void);
+
+dt_buf *dt_buf_new(dt_device d, size_t bytes, void *data);
+void dt_buf_drop(dt_buf *b); /* one value less lies in it; at zero the memory returns to the allocator */
+void dt_bufs_sweep(void);    /* what is no longer read by other devices returns to the allocators */
+
+/* ---- a plan and memory: a run ------------------------------------------------------------------------------------------------------------ */
+typedef struct dt_binding { /* memory obtained so far, to undo a binding that fails half-way */
+    dt_run *run;
+    size_t *arena_bytes; /* (n_programs,) rounded; 0: none yet */
+    void **arena;
+} dt_binding;
+dt_status dt_binding_new(const dt_plan *p, dt_binding *b) DT_WUR; /* one block holds the run and all its arrays */
+/* Memory for program i's results and temporaries. The caller fills buf and base of its external slots. */
+dt_status dt_binding_program(const dt_plan *p, int i, dt_binding *b) DT_WUR;
+void dt_binding_undo(const dt_plan *p, dt_binding *b);
+/* Numbers and sites are filled in: hand the programs of this node to their workers. Takes a reference of the plan; returns how many were pushed. */
+int dt_binding_push(dt_plan *p, dt_binding *b);
+
+#endif
