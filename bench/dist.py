@@ -78,6 +78,7 @@ def run_dtorch(mode, steps):
     os.environ["OPENBLAS_NUM_THREADS"] = "1"
     import dtorch as torch
     from dtorch.distributed.fsdp import fully_shard
+    from dtorch.distributed.tensor import distribute_module
     from dtorch.distributed.tensor.parallel import ColwiseParallel, RowwiseParallel, parallelize_module
 
     torch.set_num_threads(2)  # one for each device
@@ -93,6 +94,7 @@ def run_dtorch(mode, steps):
         place = torch.Replicate()
         for block in model.blocks:
             parallelize_module(block, mesh, tp_plan(ColwiseParallel, RowwiseParallel))
+    distribute_module(model, mesh)  # what is left is replicated
     ids, targets = (torch.distribute_tensor(torch.randint(0, V, (B, T)), mesh, [place]) for _ in range(2))
     optimizer = torch.optim.AdamW(model.parameters(), lr=1e-3)
     print(median_step(torch, model, optimizer, ids, targets, steps))
