@@ -10,16 +10,20 @@
 #include "passes/passes.h"
 
 typedef enum dt_storage_kind { DT_ST_TEMP, DT_ST_OUT, DT_ST_EXT } dt_storage_kind;
+typedef struct dt_tenant { /* a storage whose memory another one takes over */
+    int st;
+    struct dt_tenant *next;
+} dt_tenant;
 typedef struct dt_storage {
     uint8_t kind;
     bool donate;     /* EXT: may be overwritten after its last use */
     bool written;    /* EXT: some step writes into it */
-    bool comm;       /* touched by the communication queue: its memory is not reused within the plan */
     int root;        /* itself, or the storage it was merged into */
     int first, last; /* steps that make and last use it; -1 none */
     int slot;
     uint32_t ext, pos;
     size_t bytes, offset;
+    dt_tenant *before; /* TEMP: who had the memory before */
 } dt_storage;
 
 typedef struct dt_loc {
@@ -49,6 +53,7 @@ typedef struct dt_prog {
     dt_step *step;
     int n_st, cap_st;
     dt_storage *st;
+    bool has_comm; /* some step is on the communication queue */
 } dt_prog;
 
 typedef struct dt_build {

@@ -2,10 +2,10 @@
  *
  * - A collective goes to the communication queue if some device has a compute step between it and the first use of its result.
  * - A kernel that may write in place takes over an input's storage when this is its last use and nobody outside sees it.
- * - Temporaries get offsets in one arena by first fit over their lifetimes. Those that the communication queue touches have memory of their
- *   own: their lifetime is not a range of compute steps.
- * - Across queues a step waits for the last step of the other queue that touched one of its storages. All of a run's steps follow one
- *   global order, the same on every device, and every wait points backwards in it: no deadlock. */
+ * - Temporaries get offsets in one arena by first fit over their lifetimes, which are ranges of steps of both queues in program order. A storage
+ *   remembers the tenants that its memory had before it.
+ * - Across queues a step waits for the last step of the other queue that touched one of its storages, or an earlier tenant of its memory. All of
+ *   a run's steps follow one global order, the same on every device, and every wait points backwards in it: no deadlock. */
 #include <string.h>
 
 #include "passes/build.h"
@@ -65,7 +65,7 @@ static void use(dt_prog *p, int st, int step, bool comm) {
     dt_storage *s = &p->st[st];
     if (s->first < 0) s->first = step;
     s->last = step;
-    s->comm |= comm;
+    p->has_comm |= comm;
 }
 
 static dt_status find_escapes(finish *f) {
@@ -123,7 +123,6 @@ static void take(finish *f, int prog, int at, int i, int o) {
     p->st[out].root = r;
     p->st[r].written = true;
     p->st[r].last = p->st[out].last > p->st[r].last ? p->st[out].last : p->st[r].last;
-    p->st[r].comm |= p->st[out].comm;
     f->escapes[prog][r] |= f->escapes[prog][out];
 }
 
@@ -204,34 +203,66 @@ static size_t place_first_fit(hole *live, int *n, size_t bytes, int first, int l
     return at;
 }
 
+/* ---- who had the memory before: intervals of the arena and their latest tenants, by offset ---- */
+typedef struct tenancy {
+    size_t from, to;
+    int st;
+} tenancy;
+typedef struct tenants {
+    int n;
+    tenancy *t;
+} tenants;
+
+static dt_status add_before(dt_build *b, dt_storage *s, int tenant) {
+    dt_tenant *x = DT_ARENA_NEW(&b->tmp, dt_tenant);
+    if (!x) return no_memory();
+    *x = (dt_tenant){tenant, s->before};
+    s->before = x;
+    return DT_OK;
+}
+
+/* Storage st moves into [from, to): what was there is noted, and cut off or taken out. */
+static dt_status move_in(dt_build *b, dt_prog *p, tenants *all, int st, size_t from, size_t to) {
+    int lo = 0, hi;
+    while (lo < all->n && all->t[lo].to <= from) lo++;
+    for (hi = lo; hi < all->n && all->t[hi].from < to; hi++)
+        if (p->has_comm) DT_TRY(add_before(b, &p->st[st], all->t[hi].st));
+    tenancy keep[3];
+    int n = 0;
+    if (lo < hi && all->t[lo].from < from) keep[n++] = (tenancy){all->t[lo].from, from, all->t[lo].st};
+    keep[n++] = (tenancy){from, to, st};
+    if (lo < hi && all->t[hi - 1].to > to) keep[n++] = (tenancy){to, all->t[hi - 1].to, all->t[hi - 1].st};
+    memmove(all->t + lo + n, all->t + hi, sizeof *all->t * (size_t)(all->n - hi));
+    memcpy(all->t + lo, keep, sizeof *keep * (size_t)n);
+    all->n += n - (hi - lo);
+    return DT_OK;
+}
+
 static dt_status layout_arena(finish *f, dt_prog *p, dt_program *out) {
     dt_build *b = f->b;
-    size_t base = 0, top = 0;
+    size_t top = 0;
     int n = 0;
     hole *live = DT_ARENA_ARRAY(&b->tmp, hole, p->n_st + 1);
+    tenants all = {0, DT_ARENA_ARRAY(&b->tmp, tenancy, 2 * p->n_st + 3)};
     int *by_first = DT_ARENA_ARRAY(&b->tmp, int, p->n_st + 1), *head = DT_ARENA_ARRAY(&b->tmp, int, p->n_step + 1);
-    if (!live || !by_first || !head) return no_memory();
+    if (!live || !all.t || !by_first || !head) return no_memory();
     for (int i = 0; i <= p->n_step; i++) head[i] = -1;
     for (int i = p->n_st - 1; i >= 0; i--) {
         dt_storage *s = &p->st[i];
         if (s->root != i || s->kind != DT_ST_TEMP || s->first < 0) continue;
-        size_t bytes = (s->bytes + 63) & ~(size_t)63;
-        if (s->comm) {
-            s->offset = base;
-            base += bytes;
-        } else {
-            by_first[i] = head[s->first];
-            head[s->first] = i;
-        }
+        by_first[i] = head[s->first];
+        head[s->first] = i;
     }
     for (int at = 0; at < p->n_step; at++)
         for (int i = head[at]; i >= 0; i = by_first[i]) {
             dt_storage *s = &p->st[i];
             size_t bytes = (s->bytes + 63) & ~(size_t)63;
-            s->offset = base + place_first_fit(live, &n, bytes ? bytes : 64, s->first, s->last);
+            if (!bytes) bytes = 64;
+            s->offset = place_first_fit(live, &n, bytes, s->first, s->last);
+            DT_TRY(move_in(b, p, &all, i, s->offset, s->offset + bytes));
             if (s->offset + bytes > top) top = s->offset + bytes;
         }
-    out->arena_bytes = (top > base ? top : base) + 64;
+    out->arena_bytes = top + 64;
     return DT_OK;
 }
 
@@ -283,6 +314,15 @@ static void wait_for(dt_prog *p, int st, int queue, int *last, uint32_t *wait) {
     if ((uint32_t)other > *wait) *wait = (uint32_t)other;
 }
 
+/* A storage that begins at step `at` waits for whoever had its memory. */
+static void wait_for_tenants(dt_prog *p, int st, int at, int queue, const int *last, uint32_t *wait) {
+    if (st < 0) return;
+    const dt_storage *s = &p->st[root_of(p, st)];
+    if (s->first != at) return;
+    for (const dt_tenant *t = s->before; t; t = t->next)
+        if ((uint32_t)last[t->st * 2 + !queue] > *wait) *wait = (uint32_t)last[t->st * 2 + !queue];
+}
+
 static void touched(dt_prog *p, int st, int queue, int *last, int count) {
     if (st >= 0) last[root_of(p, st) * 2 + queue] = count;
 }
@@ -300,8 +340,12 @@ static dt_status emit_program(finish *f, int prog, dt_program *out) {
     for (int i = 0; i < p->n_step; i++) {
         dt_instr *s = &p->step[i].in;
         int q = s->queue, count = out->n_instr[q] + 1;
-        for (int k = 0; k < s->n_in + s->n_out; k++) wait_for(p, s->operand[k].slot, q, last, &s->wait);
+        for (int k = 0; k < s->n_in + s->n_out; k++) {
+            wait_for(p, s->operand[k].slot, q, last, &s->wait);
+            wait_for_tenants(p, s->operand[k].slot, i, q, last, &s->wait);
+        }
         wait_for(p, s->scratch.slot, q, last, &s->wait);
+        wait_for_tenants(p, s->scratch.slot, i, q, last, &s->wait);
         for (int k = 0; k < s->n_in + s->n_out; k++) touched(p, s->operand[k].slot, q, last, count);
         touched(p, s->scratch.slot, q, last, count);
         for (int k = 0; k < s->n_in + s->n_out; k++) s->operand[k].slot = slot_of(p, out, s->operand[k].slot);

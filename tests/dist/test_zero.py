@@ -1,5 +1,7 @@
 """ZeRO: sharded parameters, gradients and optimizer states train as one device does, and cost what theory says."""
 
+import subprocess
+import sys
 from dataclasses import replace
 
 import dtorch
@@ -329,3 +331,50 @@ def test_sharded_states_refuse():
     optimizer = shard_optimizer_state(dtorch.optim.AdamW(model.parameters()), mesh)
     with pytest.raises(ValueError, match="already"):
         shard_optimizer_state(optimizer, mesh)
+
+
+MEMORY = """
+import dtorch
+from dtorch import nn
+from dtorch.distributed.fsdp import fully_shard
+
+N, LAYERS, D = 8, 6, 192
+
+
+class Block(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.up, self.down = nn.Linear(D, 4 * D), nn.Linear(4 * D, D)
+
+    def forward(self, x):
+        return x + self.down(dtorch.relu(self.up(x)))
+
+
+mesh = dtorch.init_device_mesh("cpu", (N,))
+model = nn.Sequential(*(Block() for _ in range(LAYERS)))
+for block in model:
+    fully_shard(block, mesh=mesh, reshard_after_forward=True)
+fully_shard(model, mesh=mesh)
+optimizer = dtorch.optim.AdamW(model.parameters())
+x = dtorch.distribute_tensor(dtorch.randn(2 * N, D), mesh, [dtorch.Shard(0)])
+for _ in range(3):
+    optimizer.zero_grad()
+    model(x).square().mean().backward()
+    optimizer.step()
+dtorch.synchronize()
+whole = sum(p.numel() for p in model.parameters()) * 4
+for i in range(1, N):  # the model was made on the first device, as a whole
+    stats = dtorch.memory_stats(f"cpu:{i}")
+    print(whole, whole // LAYERS, stats["allocated"], stats["allocated_peak"])
+"""
+
+
+def test_memory_is_an_eighth_and_a_layer():
+    """In a process of its own: peaks are the process's."""
+    run = subprocess.run([sys.executable, "-c", MEMORY], capture_output=True, text=True, timeout=120)
+    assert run.returncode == 0, run.stderr
+    for line in run.stdout.splitlines():
+        whole, layer, held, peak = map(int, line.split())
+        slack = 0.02 * whole  # sizes of the allocator, activations
+        assert held <= 4 * whole / 8 + slack  # parameters, gradients, two moments
+        assert peak <= 4 * whole / 8 + 2 * layer + slack  # and one layer's parameters and gradients as a whole
