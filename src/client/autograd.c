@@ -181,6 +181,8 @@ dt_status dt_grad_record(dt_call *c, dt_tensor **out, dt_grad_node **node) {
             n->edge[i].number = dt_c.in_word[i];
         }
     }
+    if (c->n_in == 1 && (c->op == &dt_op_redistribute || c->op == &dt_op_to_dtype) && n->edge[0].kind == DT_EDGE_NODE)
+        n->urgent = n->edge[0].node->kind == DT_NODE_LEAF || n->edge[0].node->urgent;
     if (!r) r = save_all(n, c, out);
     if (r) {
         dt_grad_node_unref(n);

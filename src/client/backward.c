@@ -3,7 +3,7 @@
  * A run gives every node it meets an `info` (arena): how many edges still have to deliver, the gradients that came in, who captures them.
  * A table of the run's own leads from nodes to infos (rejected: a pointer in the node): hooks and custom functions may start further runs
  * over the same nodes, in this thread or, once they let go of the binding's lock, in another. With `inputs`, only nodes on a way to an
- * input run. Leaf nodes come before all others, so that gradients are accumulated as soon as they are complete. Gradient formulas run
+ * input run. Leaf nodes, and moves and casts of leaves, come before all others, so that gradients are accumulated as soon as they are complete. Gradient formulas run
  * with grad mode off unless create_graph. */
 #include <stdlib.h>
 
@@ -111,9 +111,11 @@ static void mark_needed(run *r) {
 }
 
 /* ---- the heap: latest node first ---- */
+static uint64_t rank(const info *i) { return i->node->urgent ? UINT64_MAX : i->node->seq; }
+
 static void heap_push(run *r, info *x) {
     size_t i = r->n_heap++;
-    while (i && r->heap[(i - 1) / 2]->node->seq < x->node->seq) {
+    while (i && rank(r->heap[(i - 1) / 2]) < rank(x)) {
         r->heap[i] = r->heap[(i - 1) / 2];
         i = (i - 1) / 2;
     }
@@ -126,8 +128,8 @@ static info *heap_pop(run *r) {
     for (;;) {
         size_t c = 2 * i + 1;
         if (c >= r->n_heap) break;
-        if (c + 1 < r->n_heap && r->heap[c + 1]->node->seq > r->heap[c]->node->seq) c++;
-        if (r->heap[c]->node->seq <= x->node->seq) break;
+        if (c + 1 < r->n_heap && rank(r->heap[c + 1]) > rank(r->heap[c])) c++;
+        if (rank(r->heap[c]) <= rank(x)) break;
         r->heap[i] = r->heap[c];
         i = c;
     }

@@ -273,6 +273,7 @@ struct dt_grad_node {
     uint32_t refs;
     uint8_t kind, size_class;
     bool released; /* saved tensors were freed by a backward */
+    bool urgent;   /* a leaf moved or cast: its gradient does not wait for other nodes, since reducing it frees memory */
     bool moved;    /* moved.c may know of it */
     uint32_t n_in, n_out, n_slots;
     uint64_t seq;

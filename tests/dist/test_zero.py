@@ -338,7 +338,7 @@ import dtorch
 from dtorch import nn
 from dtorch.distributed.fsdp import fully_shard
 
-N, LAYERS, D = 8, 6, 192
+N, LAYERS, D = 8, 10, 160
 
 
 class Block(nn.Module):
@@ -377,4 +377,5 @@ def test_memory_is_an_eighth_and_a_layer():
         whole, layer, held, peak = map(int, line.split())
         slack = 0.02 * whole  # sizes of the allocator, activations
         assert held <= 4 * whole / 8 + slack  # parameters, gradients, two moments
-        assert peak <= 4 * whole / 8 + 2 * layer + slack  # and one layer's parameters and gradients as a whole
+        # and layers as a whole: one is gathered while another's gradients are reduced, and a plan's inputs stay until it is done
+        assert peak <= 4 * whole / 8 + 3 * layer + slack
