@@ -338,7 +338,7 @@ import dtorch
 from dtorch import nn
 from dtorch.distributed.fsdp import fully_shard
 
-N, LAYERS, D = 8, 10, 160
+N, LAYERS, D = 8, 10, 256
 
 
 class Block(nn.Module):
