@@ -309,5 +309,6 @@ dt_grad_node *dt_grad_node_input(const dt_grad_node *n, int i, uint32_t *out_nr)
     return n->edge[i].node;
 }
 
+dt_tensor *dt_grad_node_leaf(const dt_grad_node *n) { return n->kind == DT_NODE_LEAF ? n->leaf : NULL; }
 dt_grad_node *dt_grad_node_hold(dt_grad_node *n) { return dt_grad_node_ref(n); }
 void dt_grad_node_release(dt_grad_node *n) { dt_grad_node_unref(n); }

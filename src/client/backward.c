@@ -290,8 +290,8 @@ static dt_status leaf_accumulate(run *r, dt_tensor *t, dt_tensor *g) {
 static dt_status step(run *r, info *i) {
     dt_grad_node *n = i->node;
     bool leaf = n->kind == DT_NODE_LEAF;
-    if (leaf && i->grad[0]) DT_TRY(leaf_ready(r, i));
-    for (uint32_t k = 0; n->hooks && k < n->n_out; k++)
+    if (leaf && i->grad[0] && !r->a->inner) DT_TRY(leaf_ready(r, i));
+    for (uint32_t k = 0; n->hooks && k < n->n_out && !(leaf && r->a->inner); k++)
         if (i->grad[k]) DT_TRY(dt_hooks_run(n->hooks, k, &i->grad[k]));
     for (capture *c = i->captures; c; c = c->next)
         if (i->grad[c->nr]) r->out[c->index] = dt_tensor_ref(i->grad[c->nr]);

@@ -157,6 +157,7 @@ typedef struct dt_backward_args {
     int n_roots, n_inputs;
     dt_tensor *const *roots, *const *grads, *const *inputs;
     bool retain_graph, create_graph, allow_unused, accumulate; /* accumulate: backward(inputs=…) */
+    bool inner; /* a part of another backward run: what leaves get is given as it is, not yet placed as theirs, and without their hooks */
 } dt_backward_args;
 dt_status dt_backward_run(const dt_backward_args *a, dt_tensor **out) DT_WUR;
 /* A node made by the language binding: autograd.Function. backward gets gy (n_out, NULL undefined) and fills gx (n_in, new references or
@@ -180,7 +181,8 @@ void dt_saved_free(dt_saved *s);
 const char *dt_grad_node_name(const dt_grad_node *n); /* "MulBackward" */
 int dt_grad_node_inputs(const dt_grad_node *n);
 dt_grad_node *dt_grad_node_input(const dt_grad_node *n, int i, uint32_t *out_nr);
-dt_grad_node *dt_grad_node_hold(dt_grad_node *n); /* one more reference; n */
+dt_tensor *dt_grad_node_leaf(const dt_grad_node *n); /* whose gradient the node accumulates, borrowed; NULL for others */
+dt_grad_node *dt_grad_node_hold(dt_grad_node *n);    /* one more reference; n */
 void dt_grad_node_release(dt_grad_node *n);
 
 /* ---- random state: counter based, ops/random.h ---- */

@@ -140,8 +140,65 @@ static PyObject *node_compare(PyObject *a, PyObject *b, int op) {
     return PyBool_FromLong((((py_node *)a)->n == ((py_node *)b)->n) == (op == Py_EQ));
 }
 static Py_hash_t node_hash(PyObject *o) { return (Py_hash_t)((uintptr_t)((py_node *)o)->n >> 4); }
+static PyObject *node_variable(PyObject *o, void *x) {
+    dt_tensor *t = dt_grad_node_leaf(((py_node *)o)->n);
+    if (!t) return PyErr_Format(PyExc_AttributeError, "%s has no variable: only AccumulateGrad has", dt_grad_node_name(((py_node *)o)->n));
+    return dt_py_wrap(dt_tensor_ref(t));
+}
+
+/* 1: n is new and was put on the stack; 0: seen before; -1: exception. */
+static int visit(PyObject *seen, PyObject *stack, dt_grad_node *n) {
+    PyObject *key = PyLong_FromVoidPtr(n);
+    int known = key ? PySet_Contains(seen, key) : -1;
+    int r = known ? (known < 0 ? -1 : 0) : PySet_Add(seen, key) < 0 || PyList_Append(stack, key) < 0 ? -1 : 1;
+    Py_XDECREF(key);
+    return r;
+}
+static int expand(PyObject *seen, PyObject *stack, PyObject *leaves) { /* the last node of the stack */
+    Py_ssize_t last = PyList_GET_SIZE(stack) - 1;
+    dt_grad_node *n = PyLong_AsVoidPtr(PyList_GET_ITEM(stack, last));
+    if (PyList_SetSlice(stack, last, last + 1, NULL) < 0) return -1;
+    dt_tensor *leaf = dt_grad_node_leaf(n);
+    if (leaf) {
+        PyObject *t = dt_py_wrap(dt_tensor_ref(leaf));
+        int r = t ? PyList_Append(leaves, t) : -1;
+        Py_XDECREF(t);
+        return r;
+    }
+    for (int i = dt_grad_node_inputs(n) - 1; i >= 0; i--) {
+        uint32_t nr;
+        dt_grad_node *in = dt_grad_node_input(n, i, &nr);
+        if (in && visit(seen, stack, in) < 0) return -1;
+    }
+    return 0;
+}
+/* _graph_leaves(list of tensors): the leaves that their gradients go to. */
+static PyObject *graph_leaves(PyObject *m, PyObject *list) {
+    if (!PyList_Check(list)) return PyErr_Format(PyExc_TypeError, "_graph_leaves(): expected a list of Tensors, not %s", dt_py_type_name(list));
+    PyObject *seen = PySet_New(NULL), *stack = PyList_New(0), *leaves = PyList_New(0);
+    bool ok = seen && stack && leaves;
+    for (Py_ssize_t i = 0; ok && i < PyList_GET_SIZE(list); i++) {
+        PyObject *o = PyList_GET_ITEM(list, i);
+        dt_tensor *t = dt_py_is_tensor(o) ? dt_py_tensor_of(o) : NULL;
+        if (!t) {
+            PyErr_Format(PyExc_TypeError, "_graph_leaves(): expected a list of Tensors");
+            ok = false;
+        } else if (!dt_tensor_is_leaf(t)) {
+            ok = visit(seen, stack, dt_tensor_grad_fn(t)) >= 0;
+        } else if (dt_tensor_requires_grad(t)) {
+            ok = PyList_Append(leaves, o) == 0;
+        }
+        while (ok && PyList_GET_SIZE(stack)) ok = expand(seen, stack, leaves) == 0;
+    }
+    Py_XDECREF(seen);
+    Py_XDECREF(stack);
+    if (!ok) Py_CLEAR(leaves);
+    return leaves;
+}
 static PyMethodDef node_methods[] = {{"name", node_name, METH_NOARGS, "The node's name, such as 'MulBackward'."}, {0}};
-static PyGetSetDef node_getset[] = {{"next_functions", node_next, NULL, "The nodes that this one's gradients go to, with their output numbers.", NULL}, {0}};
+static PyGetSetDef node_getset[] = {{"next_functions", node_next, NULL, "The nodes that this one's gradients go to, with their output numbers.", NULL},
+                                    {"variable", node_variable, NULL, "The leaf whose gradient an AccumulateGrad adds to.", NULL},
+                                    {0}};
 static PyTypeObject node_type = {
     PyVarObject_HEAD_INIT(NULL, 0).tp_name = "dtorch.autograd.graph.Node",
     .tp_basicsize = sizeof(py_node),
@@ -180,8 +237,8 @@ static int tensors(PyObject *seq, bool none, const char *what, dt_tensor ***out)
 /* _backward(roots, grads or None, inputs or None, retain_graph, create_graph, allow_unused, accumulate) → None or a tuple of gradients */
 static PyObject *backward(PyObject *m, PyObject *args) {
     PyObject *roots, *grads, *inputs, *result = NULL;
-    int retain, create, unused, accumulate;
-    if (!PyArg_ParseTuple(args, "OOOpppp:_backward", &roots, &grads, &inputs, &retain, &create, &unused, &accumulate)) return NULL;
+    int retain, create, unused, accumulate, inner = 0;
+    if (!PyArg_ParseTuple(args, "OOOpppp|p:_backward", &roots, &grads, &inputs, &retain, &create, &unused, &accumulate, &inner)) return NULL;
     if (!PyTuple_Check(roots) || (grads != Py_None && !PyTuple_Check(grads)) || (inputs != Py_None && !PyTuple_Check(inputs)))
         return PyErr_Format(PyExc_TypeError, "_backward(): expected tuples");
     dt_tensor **r = NULL, **g = NULL, **in = NULL, **out = NULL;
@@ -197,7 +254,8 @@ static PyObject *backward(PyObject *m, PyObject *args) {
                               .retain_graph = retain,
                               .create_graph = create,
                               .allow_unused = unused,
-                              .accumulate = accumulate};
+                              .accumulate = accumulate,
+                              .inner = inner};
         dt_py_site();
         dt_status s = dt_backward_run(&a, in && !accumulate ? out : NULL);
         if (s)
@@ -312,6 +370,7 @@ static PyObject *saved_get_as(PyObject *m, PyObject *args) {
 
 static PyMethodDef functions[] = {
     {"_saved_get_as", saved_get_as, METH_VARARGS, NULL},
+    {"_graph_leaves", graph_leaves, METH_O, NULL},
     {"_backward", backward, METH_VARARGS, NULL},
     {"_custom_attach", custom_attach, METH_VARARGS, NULL},
     {"_saved_new", saved_new, METH_O, NULL},

@@ -5,6 +5,7 @@ import numpy as np
 import pytest
 from dtorch import Replicate, Shard, comm_report, distribute_tensor, init_device_mesh, nn, optim
 from dtorch.nn.utils import clip_grad_norm_, clip_grad_value_, clip_grads_with_norm_, get_total_norm
+from dtorch.utils.checkpoint import checkpoint, checkpoint_sequential
 
 R, S0, S1 = Replicate(), Shard(0), Shard(1)
 
@@ -183,3 +184,193 @@ def test_every_optimizer_equals_one_device(name):
             for key, v in state.items():
                 if isinstance(v, dtorch.Tensor) and v.shape == p.shape:
                     assert v.placements == p.placements and v.device_mesh == p.device_mesh, (layout, key)
+
+
+# ---- activation checkpointing
+
+
+def grads_of(f, inputs, params):
+    for t in (*inputs, *params):
+        t.grad = None
+    dtorch.manual_seed(3)
+    out = f(*inputs)
+    (out * out.detach().cos()).sum().backward()
+    return [whole(out), *(whole(t.grad) for t in (*inputs, *params) if t.grad is not None), dtorch.get_rng_state().tolist()]
+
+
+def equal(a, b):
+    assert len(a) == len(b)
+    for p, q in zip(a, b, strict=True):
+        np.testing.assert_array_equal(p, q)
+
+
+def near(a, b):
+    equal(a[:1] + a[-1:], b[:1] + b[-1:])
+    for p, q in zip(a[1:-1], b[1:-1], strict=True):
+        np.testing.assert_allclose(p, q, rtol=1e-5, atol=1e-5)
+
+
+def block(layout=None):
+    dtorch.manual_seed(0)
+    m = nn.Sequential(nn.Linear(6, 10), nn.Dropout(0.4), nn.GELU(), nn.Linear(10, 6), nn.LayerNorm(6))
+    if layout is not None:
+        mesh, placements = layout
+        for sub in m.modules():
+            for name, p in list(sub._parameters.items()):
+                if p is not None:
+                    at = [q if not q.is_shard() or q.dim < p.ndim else R for q in placements]
+                    sub.register_parameter(name, nn.Parameter(distribute_tensor(p.detach(), mesh, at)))
+    return m
+
+
+@pytest.mark.parametrize("reentrant", [False, True])
+@pytest.mark.parametrize("layout", ["plain", "S0", "S1", "dp S0"])
+def test_checkpoint_equals_keeping(layout, reentrant):
+    place = {"plain": None, "S0": (mesh4(), [S0]), "S1": (mesh4(), [S1]), "dp S0": (mesh22(), [R, S0])}[layout]
+    m = block(place)
+    x = dtorch.randn(7, 6)
+    if place is not None:
+        x = distribute_tensor(x, place[0], [S0] + [R] * (place[0].ndim - 1))
+    x.requires_grad_()
+    inner = lambda v: checkpoint(m, v, use_reentrant=reentrant)  # noqa: E731
+    want = grads_of(lambda v: m(m(v)), [x], list(m.parameters()))
+    check = equal if place is None else near
+    check(grads_of(inner, [x], list(m.parameters())), grads_of(m, [x], list(m.parameters())))
+    near(grads_of(lambda v: m(inner(v)), [x], list(m.parameters())), want)  # two gradients of a weight are added in another order
+    near(grads_of(lambda v: inner(inner(v)), [x], list(m.parameters())), want)
+    nested = lambda v: checkpoint(lambda u: inner(inner(u)), v, use_reentrant=reentrant)  # noqa: E731
+    near(grads_of(nested, [x], list(m.parameters())), want)
+    near(grads_of(lambda v: checkpoint_sequential([m, m], 2, v, use_reentrant=reentrant), [x], list(m.parameters())), want)
+
+
+def test_checkpoint_of_nested_arguments_and_results():
+    a, c, w = (nn.Parameter(dtorch.randn(3, 3)) for _ in range(3))
+    mid = (a * 2).tanh()  # from outside, with a history
+
+    def f(pair, *, scale, more):
+        u = pair[0] @ w + mid
+        return {"u": u * scale, "v": [more["c"].sin() * u, 5]}
+
+    def run(call):
+        out = call(f, (a.exp(), 1), scale=2.0, more={"c": c})
+        assert out["v"][1] == 5
+        return out["u"].sum() + (out["v"][0] * out["u"]).sum()
+
+    plain = lambda f, *args, **kwargs: f(*args, **kwargs)  # noqa: E731
+    want = dtorch.autograd.grad(run(plain), [a, c, w], retain_graph=True)
+    got = dtorch.autograd.grad(run(checkpoint), [a, c, w], retain_graph=True)
+    for p, q in zip(want, got, strict=True):
+        np.testing.assert_allclose(whole(q), whole(p), rtol=1e-5, atol=1e-6)
+    assert a.grad is None and w.grad is None
+    count = []
+    w.register_hook(lambda g: count.append(1))
+    run(checkpoint).backward()
+    assert len(count) == 1
+    np.testing.assert_allclose(whole(w.grad), whole(want[2]), rtol=1e-5, atol=1e-6)
+
+
+def test_checkpoint_adds_no_communication():
+    """Gradients of replicated weights are summed over devices once, however many micro-batches and parts there are."""
+    mesh, counts = mesh4(), []
+    layers = [block((mesh, [R])) for _ in range(2)]
+    x = distribute_tensor(dtorch.randn(8, 6), mesh, [S0])
+    for call in (lambda m, v: m(v), checkpoint):
+        for m in layers:
+            m.zero_grad()
+        dtorch.synchronize()
+        comm_report(reset=True)
+        for _ in range(3):
+            h = x
+            for m in layers:
+                h = call(m, h)
+            (h * h).sum().backward()
+        grads = [p.grad for m in layers for p in m.parameters()]
+        assert all(g is not None for g in grads)
+        counts.append((sum(r["count"] for r in comm_report()), comm_report().bytes))
+    assert counts[0] == counts[1], counts
+
+
+def test_second_derivatives_through_a_checkpoint():
+    x, w = dtorch.randn(4).requires_grad_(), dtorch.randn(4).requires_grad_()
+    want = got = None
+    for call in (lambda f, v: f(v), checkpoint):
+        y = call(lambda v: (v * w).sin() * v.exp(), x * 1.5).sum()
+        (g,) = dtorch.autograd.grad(y, [x], create_graph=True)
+        got = [whole(t) for t in dtorch.autograd.grad((g * g).sum(), [x, w])]
+        want = want or got
+    for p, q in zip(want, got, strict=True):
+        np.testing.assert_allclose(q, p, rtol=1e-5, atol=1e-6)
+
+
+def test_checkpoint_notices():
+    x = dtorch.randn(3).requires_grad_()
+    y = x * 1
+    out = checkpoint(lambda v: v.sin(), y)
+    y.mul_(2)
+    with pytest.raises(RuntimeError, match="in-?place"):
+        out.sum().backward()
+    calls = []
+    out = checkpoint(lambda v: v.sin() if calls.append(1) or len(calls) < 2 else v.sin()[:2], x)
+    with pytest.raises(RuntimeError, match="different metadata"):
+        out.sum().backward()
+    seen = []
+
+    class Seen:
+        def __init__(self, name):
+            self.name = name
+
+        def __enter__(self):
+            seen.append(self.name)
+
+        def __exit__(self, *exc):
+            pass
+
+    checkpoint(lambda v: v.sin(), x, context_fn=lambda: (Seen("first"), Seen("again"))).sum().backward()
+    assert seen == ["first", "again"]
+    with dtorch.no_grad():
+        assert not checkpoint(lambda v: v.sin(), x).requires_grad
+    assert not checkpoint(lambda v: v.sin(), x.detach()).requires_grad
+    with pytest.raises(ValueError, match="segments"):
+        checkpoint_sequential([nn.ReLU()], 3, x)
+
+
+def test_autocast_and_dropout_are_the_same_the_second_time():
+    m = block()
+    x = dtorch.randn(5, 6).requires_grad_()
+
+    def run(call):
+        with dtorch.autocast("cpu"):
+            out = call(m, x)
+        return out.float()
+
+    want = grads_of(lambda v: run(lambda f, v: f(v)), [x], list(m.parameters()))
+    equal(grads_of(lambda v: run(checkpoint), [x], list(m.parameters())), want)
+
+
+PEAK = """
+import sys, dtorch
+from dtorch import Replicate, Shard, distribute_tensor, init_device_mesh, nn
+from dtorch.utils.checkpoint import checkpoint
+mesh = init_device_mesh("cpu", (2,))
+layers = [nn.Sequential(nn.Linear(64, 256), nn.GELU(), nn.Linear(256, 64)) for _ in range(12)]
+for m in layers:
+    for sub in m.modules():
+        for name, p in list(sub._parameters.items()):
+            sub.register_parameter(name, nn.Parameter(distribute_tensor(p.detach(), mesh, [Replicate()])))
+x = distribute_tensor(dtorch.randn(2048, 64), mesh, [Shard(0)])
+for step in range(2):
+    h = x
+    for m in layers:
+        h = checkpoint(m, h, use_reentrant=False) if sys.argv[1] == "1" else m(h)
+    h.sum().backward()
+    dtorch.synchronize()
+print(max(dtorch.memory_stats(f"cpu:{i}")["allocated_peak"] for i in range(2)))
+"""
+
+
+def test_checkpoints_lower_the_peak():
+    import subprocess
+    import sys
+
+    peaks = [int(subprocess.run([sys.executable, "-c", PEAK, c], capture_output=True, check=True, text=True).stdout) for c in "01"]
+    assert peaks[1] < 0.45 * peaks[0], peaks
