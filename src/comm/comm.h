@@ -14,8 +14,19 @@ typedef struct dt_transport {
     /* in, out: addresses of this party's operands (NULL where it has none). error: its input's error or NULL. Returns the error that the output
      * inherits (a new reference): the first party that has one, the same on every party. */
     dt_error_t *(*run)(const dt_coll *c, int party, dt_rendezvous *r, const dt_backend *b, dt_team *team, void *in, void *out, dt_error_t *error);
+    /* The same for a coll with an exchange. counts: (shards, groups, experts) int64. */
+    dt_error_t *(*exchange)(const dt_coll *c, int party, dt_rendezvous *r, const dt_backend *b, dt_team *team, void *in, const int64_t *counts, void *out,
+                            dt_error_t *error);
 } dt_transport;
 
 extern const dt_transport dt_transport_thread;
+
+/* exchange.c: one block of rows that a party reads from a peer's buffers into its own, in bytes. */
+typedef struct dt_exchange_block {
+    int peer; /* a party */
+    int64_t from, to, bytes;
+} dt_exchange_block;
+/* Calls fn for every block that the party needs, in the order of its own buffer. False: rows_out is too small (nothing is called then). */
+bool dt_exchange_walk(const dt_exchange *x, int party, const int64_t *counts, void (*fn)(void *ctx, const dt_exchange_block *block), void *ctx);
 
 #endif

@@ -43,6 +43,8 @@ void dt_gvalue_poison(dt_gvalue *v, dt_error_t *e);
 dt_status dt_gvalue_from_host(dt_gvalue *v, dt_hostbuf *h) DT_WUR;
 
 /* report.c */
-void dt_comm_count(const dt_coll *c, uint32_t site);
+/* Counts the collective once; returns its entry (NULL: none) for dt_comm_moved. */
+void *dt_comm_count(const dt_coll *c, uint32_t site);
+void dt_comm_moved(void *entry, dt_device sender, uint64_t bytes); /* bytes known only at run time; any thread */
 
 #endif

@@ -46,8 +46,8 @@ static void count_sender(dt_device d, uint64_t bytes) {
     sent[i].bytes += bytes;
 }
 
-void dt_comm_count(const dt_coll *c, uint32_t site) {
-    if (!c->bytes_moved && !strcmp(c->kind, "local")) return; /* several pieces of what the device has itself */
+void *dt_comm_count(const dt_coll *c, uint32_t site) {
+    if (!c->bytes_moved && !strcmp(c->kind, "local")) return NULL; /* several pieces of what the device has itself */
     pthread_mutex_lock(&lock);
     entry *e = entry_of(c->kind, c->mesh_dim, site); /* without memory for a report the work goes on */
     if (e) {
@@ -56,6 +56,14 @@ void dt_comm_count(const dt_coll *c, uint32_t site) {
     }
     for (int i = 0; i < c->n; i++)
         if (c->party[i].bytes_sent) count_sender(c->party[i].device, (uint64_t)c->party[i].bytes_sent);
+    pthread_mutex_unlock(&lock);
+    return e;
+}
+
+void dt_comm_moved(void *e, dt_device sender, uint64_t bytes) {
+    pthread_mutex_lock(&lock);
+    if (e) ((entry *)e)->e.bytes += bytes; /* entries are never freed */
+    count_sender(sender, bytes);
     pthread_mutex_unlock(&lock);
 }
 

@@ -236,12 +236,12 @@ static const char *kind_of(dt_grad *g) { return ((const dt_expert_attr *)dt_grad
 
 /* For gradients of gradients: ordinary ops, on unused rows too. */
 static dt_tensor *plain_act(dt_scope *s, const char *kind, dt_tensor *x) {
-    dt_expert_act k;
+    dt_expert_act k = DT_EXPERT_SILU;
     if (dt_expert_act_find(kind, &k)) return NULL;
     return k == DT_EXPERT_SILU ? dt_silu(s, x) : k == DT_EXPERT_GELU ? dt__gelu(s, x) : k == DT_EXPERT_GELU_TANH ? dt__gelu_tanh(s, x) : dt_relu(s, x);
 }
 static dt_tensor *plain_backward(dt_scope *s, const char *kind, dt_tensor *gy, dt_tensor *x) {
-    dt_expert_act k;
+    dt_expert_act k = DT_EXPERT_SILU;
     if (dt_expert_act_find(kind, &k)) return NULL;
     return k == DT_EXPERT_SILU        ? dt_silu_backward(s, gy, x)
            : k == DT_EXPERT_GELU      ? dt__gelu_backward(s, gy, x)
@@ -251,7 +251,8 @@ static dt_tensor *plain_backward(dt_scope *s, const char *kind, dt_tensor *gy, d
 
 static void act_grad(dt_grad *g) {
     dt_tensor *gy = dt_grad_gy(g, 0), *x = dt_grad_in(g, 0);
-    dt_grad_set(g, 0, dt_higher_order() ? plain_backward(g->s, kind_of(g), gy, x) : dt__expert_act_backward(g->s, gy, x, dt_grad_in(g, 1), kind_of(g), ep_of(g)));
+    dt_grad_set(g, 0,
+                dt_higher_order() ? plain_backward(g->s, kind_of(g), gy, x) : dt__expert_act_backward(g->s, gy, x, dt_grad_in(g, 1), kind_of(g), ep_of(g)));
 }
 static void glu_grad(dt_grad *g) {
     dt_tensor *gy = dt_grad_gy(g, 0), *x = dt_grad_in(g, 0), *u = dt_grad_in(g, 1), *r[2];

@@ -98,6 +98,8 @@ dt_status dt_build_pull(dt_build *b, const dt_pval *v, const dt_reshard *r, dt_p
 /* A view of `box` inside the part `l` that holds `have`; *offset in bytes from the storage. */
 dt_view dt_build_sub_view(const dt_loc *l, const dt_box *have, const dt_box *box, int64_t *offset);
 dt_status dt_build_coll(dt_build *b, dt_coll *c) DT_WUR; /* into the plan's list */
+/* _expert_exchange (exchange.c): in: its rows and counts. */
+dt_status dt_build_exchange(dt_build *b, const dt_call *c, dt_pval **in, dt_pval **out) DT_WUR;
 const dt_kernel *dt_build_kernel(const dt_op *op, dt_device_type dev, const dt_kctx *c);
 dt_status dt_build_cse(dt_build *b, int **same) DT_WUR;      /* cse.c; same[i]: the earlier node that node i equals, or i */
 dt_status dt_build_fuse(dt_build *b, bool **escapes) DT_WUR; /* fuse.c; escapes: per program, per storage */

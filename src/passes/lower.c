@@ -317,6 +317,7 @@ static dt_status node_lowered(dt_build *b, const dt_gnode *n, dt_pval **in, dt_p
         if (*out != in[0] && (*out)->last < b->last_use[b->node]) (*out)->last = b->last_use[b->node];
         return DT_OK;
     }
+    if (c->op == &dt_op__expert_exchange) return dt_build_exchange(b, c, in, out);
     DT_TRY(dt_build_pval(b, c->out[0], out));
     for (int i = 0; i < c->out[0]->mesh->n; i++) {
         dt_device dev = c->out[0]->mesh->dev[i];

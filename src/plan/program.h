@@ -63,6 +63,20 @@ typedef struct dt_party {
     int n_pulls[2];
     dt_pull *pull[2];
 } dt_party;
+/* An exchange: every party sends rows to the parties that sit with it along one mesh dimension, and how many is known at run time only. What rows
+ * and counts are, and in which orders they lie: ops/expert.h. A party's operands are its rows and the counts of its shards. */
+typedef struct dt_exchange_party {
+    int at;            /* its own position along the mesh dimension */
+    int *peer;         /* (groups,) the parties at all positions */
+    int64_t shards;    /* buffers that it holds side by side */
+    int64_t row_bytes; /* alike for all peers */
+} dt_exchange_party;
+typedef struct dt_exchange {
+    bool back; /* from the receivers to the senders */
+    int groups;
+    int64_t rows_in, rows_out, n_experts; /* rows of a buffer */
+    dt_exchange_party *party;             /* (n,) */
+} dt_exchange;
 typedef struct dt_coll {
     int n, index;  /* index: which rendezvous of the run; -1: a party of one, nobody to meet */
     uint32_t node; /* of the subgraph, for its site */
@@ -73,11 +87,14 @@ typedef struct dt_coll {
     const char *mesh_dim;
     int64_t bytes_moved; /* between devices, all parties together */
     dt_party *party;
+    const dt_exchange *exchange; /* then there are no pulls, and the bytes are counted as they are read; else NULL */
 } dt_coll;
 typedef struct dt_rendezvous {
     _Atomic uint32_t arrived[3];
-    void **in, **out;   /* (n,) addresses of the parties' operands */
-    dt_error_t **error; /* (n,) errors of the parties' inputs; borrowed */
+    void **in, **out;                                           /* (n,) addresses of the parties' operands */
+    dt_error_t **error;                                         /* (n,) errors of the parties' inputs; borrowed */
+    void (*moved)(void *ctx, dt_device sender, uint64_t bytes); /* exchanges report what they read of others; any thread */
+    void *moved_ctx;
 } dt_rendezvous;
 
 /* ---- instructions ---------------------------------------------------------------------------------------------------------------- */

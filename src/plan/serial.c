@@ -165,6 +165,45 @@ static dt_status get_pull(reader *r, const dt_coll *c, dt_pull *q) {
     return r->u->bad ? bad("a transfer") : DT_OK;
 }
 
+static void put_exchange(dt_wire *w, const dt_coll *c) {
+    const dt_exchange *x = c->exchange;
+    dt_wire_u64(w, x ? (uint64_t)x->groups : 0);
+    if (!x) return;
+    dt_wire_u64(w, x->back);
+    dt_wire_i64(w, x->rows_in);
+    dt_wire_i64(w, x->rows_out);
+    dt_wire_i64(w, x->n_experts);
+    for (int i = 0; i < c->n; i++) {
+        dt_wire_u64(w, (uint64_t)x->party[i].at);
+        for (int g = 0; g < x->groups; g++) dt_wire_u64(w, (uint64_t)x->party[i].peer[g]);
+        dt_wire_i64(w, x->party[i].shards);
+        dt_wire_i64(w, x->party[i].row_bytes);
+    }
+}
+static dt_status get_exchange(reader *r, dt_coll *c) {
+    int groups = (int)dt_unwire_count(r->u, DT_MAX_DEVICES);
+    if (r->u->bad || !groups) return r->u->bad ? bad("an exchange") : DT_OK;
+    dt_exchange *x = DT_ARENA_NEW(&r->p->arena, dt_exchange);
+    if (!x || !(x->party = NEW(r, dt_exchange_party, c->n))) return no_memory();
+    c->exchange = x;
+    x->groups = groups;
+    x->back = dt_unwire_count(r->u, 1) != 0;
+    x->rows_in = dt_unwire_i64(r->u);
+    x->rows_out = dt_unwire_i64(r->u);
+    x->n_experts = dt_unwire_i64(r->u);
+    bool fits = x->rows_in >= 0 && x->rows_out >= 0 && x->n_experts >= 0;
+    for (int i = 0; i < c->n && !r->u->bad; i++) {
+        dt_exchange_party *y = &x->party[i];
+        y->at = (int)dt_unwire_count(r->u, (size_t)groups - 1);
+        if (!(y->peer = NEW(r, int, groups))) return no_memory();
+        for (int g = 0; g < groups; g++) y->peer[g] = (int)dt_unwire_count(r->u, (size_t)c->n - 1);
+        y->shards = dt_unwire_i64(r->u);
+        y->row_bytes = dt_unwire_i64(r->u);
+        fits &= y->shards >= 0 && y->row_bytes >= 0;
+    }
+    return r->u->bad || !fits ? bad("an exchange") : DT_OK;
+}
+
 static void put_coll(dt_wire *w, const dt_coll *c) {
     dt_wire_u64(w, (uint64_t)c->n);
     dt_wire_i64(w, c->index);
@@ -182,6 +221,7 @@ static void put_coll(dt_wire *w, const dt_coll *c) {
             for (int k = 0; k < y->n_pulls[phase]; k++) put_pull(w, &y->pull[phase][k]);
         }
     }
+    put_exchange(w, c);
 }
 static dt_status get_coll(reader *r, dt_coll **out) {
     dt_coll *c = DT_ARENA_NEW(&r->p->arena, dt_coll);
@@ -210,7 +250,7 @@ static dt_status get_coll(reader *r, dt_coll **out) {
         }
     }
     *out = c;
-    return DT_OK;
+    return get_exchange(r, c);
 }
 
 /* ---- instructions ------------------------------------------------------------------------------------------------------------------------------------ */

@@ -101,7 +101,13 @@ static dt_error_t *run_pulled(dt_worker *w, dt_run_part *p, dt_instr *s, void *o
 static void run_coll(dt_worker *w, dt_run_part *p, dt_instr *s) {
     void *in = s->n_in ? address(p, s->operand[0]) : NULL, *out = s->n_out ? address(p, s->operand[s->n_in]) : NULL;
     dt_rendezvous *r = s->coll->index >= 0 ? &p->run->meet[s->coll->index] : NULL;
-    dt_error_t *e = s->coll->pulled ? run_pulled(w, p, s, out) : w->transport->run(s->coll, s->party, r, w->backend, w->team, in, out, input_error(p, s));
+    dt_error_t *e;
+    if (s->coll->pulled)
+        e = run_pulled(w, p, s, out);
+    else if (s->coll->exchange)
+        e = w->transport->exchange(s->coll, s->party, r, w->backend, w->team, in, address(p, s->operand[1]), out, input_error(p, s));
+    else
+        e = w->transport->run(s->coll, s->party, r, w->backend, w->team, in, out, input_error(p, s));
     if (!e) return;
     if (s->n_out)
         set_error(p, s->operand[s->n_in].slot, e);

@@ -5,8 +5,9 @@ from dtorch.nn import functional, init  # isort: skip
 from dtorch.nn import modules  # isort: skip
 from dtorch.nn.modules import *  # noqa: F403
 from dtorch.nn.modules import Module  # noqa: F401
+from dtorch.nn.moe import MoE
 
-__all__ = ["Buffer", "Parameter", "factory_kwargs", "functional", "init", "modules", *modules.__all__]
+__all__ = ["Buffer", "MoE", "Parameter", "factory_kwargs", "functional", "init", "modules", *modules.__all__]
 
 
 def factory_kwargs(kwargs):

@@ -18,8 +18,8 @@ from dtorch.distributed._meshes import home
 from dtorch.distributed.tensor import distribute_parameter, replicate_rest
 
 __all__ = [
-    "ColwiseParallel", "ParallelStyle", "PrepareModuleInput", "PrepareModuleInputOutput", "PrepareModuleOutput", "RowwiseParallel",
-    "SequenceParallel", "loss_parallel", "parallelize_module",
+    "ColwiseParallel", "ExpertParallel", "ExpertTensorParallel", "ParallelStyle", "PrepareModuleInput", "PrepareModuleInputOutput",
+    "PrepareModuleOutput", "RowwiseParallel", "SequenceParallel", "loss_parallel", "parallelize_module",
 ]  # fmt: skip
 
 
@@ -311,3 +311,6 @@ class loss_parallel:
 
     def __exit__(self, *exc):
         pass
+
+
+from dtorch.distributed.tensor.expert import ExpertParallel, ExpertTensorParallel  # noqa: E402  (they are made of what is above)
