@@ -37,7 +37,7 @@ def make(kind, sizes):
     if kind == "llama":
         return models.Llama(models.LlamaConfig(**fields, initializer_range=0.1))
     experts = 8 if sizes == "even" else 6
-    fields = {**fields, "intermediate_size": 32 if sizes == "even" else 22, "num_hidden_layers": fields["num_hidden_layers"] // 2}
+    fields = {**fields, "intermediate_size": 32 if sizes == "even" else 22, "num_hidden_layers": fields["num_hidden_layers"] // 2 + 1}
     return models.MoELlama(models.MoELlamaConfig(**fields, num_local_experts=experts, initializer_range=0.1))
 
 
