@@ -64,7 +64,9 @@ def misplaced(model, mesh, zero):
         bad = size["pp"] > 1 and len(have) > 1 and "pp" in have
         bad |= size["tp"] > 1 and cut is not None and have.get("tp") != cut
         bad |= zero == 3 and size["dp"] > 1 and not isinstance(have.get("dp"), Shard)
-        bad |= size["ep"] > 1 and ".mlp." in name and p.dim() == 3 and have.get("ep") != Shard(0)  # a stack of experts
+        if p.dim() == 3:  # a stack of experts
+            bad |= size["ep"] > 1 and have.get("ep") != Shard(0)
+            bad |= size["tp"] > 1 and have.get("tp") != Shard(1 if name.endswith("down") else 2)
         out += [name] if bad else []
     return out + ([f"{len(stages)} meshes for {size['pp']} stages"] if len(stages) != size["pp"] else [])
 

@@ -47,6 +47,42 @@ def test_there_are_35_mixes():
     assert len(found) == 35 == len(set(found)) and all(np.prod(mix) == 8 for mix in found)
 
 
+def sent(layers, mix, sequence_parallel):
+    """(collective, mesh dimension) -> [count, bytes] of the third step of a Llama with this many blocks."""
+    model = models.Llama(models.LlamaConfig.preset("tiny", num_hidden_layers=layers))
+    mesh = names_mesh(*mix)
+    models.parallelize(model, mesh, sequence_parallel=sequence_parallel)
+    optimizer = dtorch.optim.AdamW(model.parameters())
+    x, y = models.distribute_batch(mesh, *(dtorch.from_numpy(np.full((4, 32), i)) for i in range(2)))
+    for step in range(3):
+        with dtorch.comm_scope() as report:
+            loss = models.next_token_loss(model(x), y)
+            optimizer.zero_grad()
+            loss.backward()
+            optimizer.step()
+    out = {}
+    for row in report:
+        entry = out.setdefault((row["kind"], row["mesh_dim"]), [0, 0])
+        entry[0] += row["count"]
+        entry[1] += row["bytes"]
+    return out
+
+
+@pytest.mark.parametrize("n", [2, 4])
+@pytest.mark.parametrize("sequence_parallel", [False, True])
+def test_a_block_sends_two_sums_of_the_stream_each_way(n, sequence_parallel):
+    two, three = (sent(layers, (1, 1, n, 1, 1), sequence_parallel) for layers in (2, 3))
+    block = {key: [b - a for a, b in zip(two.get(key, [0, 0]), three[key], strict=True)] for key in three}
+    stream = 4 * 32 * 64 * 4 * (n - 1)  # bytes that all devices together send for a gather or a scattered sum of (batch, positions, features)
+    if sequence_parallel:
+        assert block.pop(("all_gather", "tp")) == [4, 4 * stream] and block.pop(("reduce_scatter", "tp")) == [4, 4 * stream]
+        count, size = block.pop(("all_reduce", "tp"))  # gradients of the two norms
+        assert count <= 2 and size == 2 * 64 * 4 * 2 * (n - 1)
+    else:
+        assert block.pop(("all_reduce", "tp")) == [4, 8 * stream]
+    assert not any(count for count, _ in block.values()), block
+
+
 @pytest.mark.parametrize("mix", [(1, 1, 2, 1, 1), (2, 2, 2, 1, 1), (1, 2, 1, 2, 1)], ids=str)
 def test_tied_weights_stay_one(mix):
     config = models.GPT2Config.preset("tiny", n_embd=32, n_head=4)

@@ -74,6 +74,32 @@ def llama(w, c, tokens):
     return rms_norm(x, w["norm.weight"], c.rms_norm_eps) @ w["lm_head.weight"].T
 
 
+def moe_llama(w, c, tokens):
+    """Logits, and the mean of the blocks' load-balancing losses."""
+    x, losses = w["embed_tokens.weight"][tokens], []
+    for i in range(c.num_hidden_layers):
+        p = {k.removeprefix(f"layers.{i}."): v for k, v in w.items()}
+        h = rms_norm(x, p["input_layernorm.weight"], c.rms_norm_eps)
+        q, k, v = (h @ p[f"self_attn.{n}_proj.weight"].T for n in "qkv")
+        q, k, v = heads(q, c.num_attention_heads), heads(k, c.num_key_value_heads), heads(v, c.num_key_value_heads)
+        x = x + attend(turn(q, c.rope_theta), turn(k, c.rope_theta), v, True) @ p["self_attn.o_proj.weight"].T
+        h = rms_norm(x, p["post_attention_layernorm.weight"], c.rms_norm_eps)
+        score = softmax(h @ p["mlp.router.weight"].T)
+        chosen = np.argsort(-score, axis=-1)[..., : c.num_experts_per_tok]
+        picked = np.take_along_axis(score, chosen, -1)
+        picked, y = picked / picked.sum(-1, keepdims=True), np.zeros_like(x)
+        for e in range(c.num_local_experts):
+            gate, up, down = (p[f"mlp.experts.{n}"][e] for n in ("gate", "up", "down"))
+            y += (picked * (chosen == e)).sum(-1, keepdims=True) * ((silu(h @ gate) * (h @ up)) @ down)
+        if c.n_shared_experts:
+            gate, up, down = (p[f"mlp.shared.{n}.weight"].T for n in ("gate", "up", "down"))
+            y += (silu(h @ gate) * (h @ up)) @ down
+        x = x + y
+        share = np.bincount(chosen.ravel(), minlength=c.num_local_experts) / chosen.size
+        losses.append(c.num_local_experts * (share * score.mean((0, 1))).sum())
+    return rms_norm(x, w["norm.weight"], c.rms_norm_eps) @ w["lm_head.weight"].T, c.router_aux_loss_coef * np.mean(losses)
+
+
 def dense(x, p, name):
     return x @ p[name + ".weight"].T + p[name + ".bias"]
 
@@ -177,6 +203,33 @@ def test_forward_is_the_formula(case):
         x = given.numpy().astype(np.float64)
     expected = formula(w, config, x)
     np.testing.assert_allclose(model(given).detach().numpy(), expected, rtol=2e-3, atol=2e-4 * np.abs(expected).max())
+
+
+@pytest.mark.parametrize("shared", [0, 2])
+def test_mixture_is_the_formula(shared):
+    config = models.MoELlamaConfig(83, 32, 24, 2, 4, 2, num_local_experts=5, num_experts_per_tok=2, n_shared_experts=shared)
+    model, x = models.MoELlama(config), tokens_of(config)
+    expected, loss = moe_llama(weights(model), config, x)
+    np.testing.assert_allclose(model(dtorch.from_numpy(x)).detach().numpy(), expected, rtol=2e-3, atol=2e-4 * np.abs(expected).max())
+    assert abs(model.aux_loss().item() - loss) < 1e-5 * loss
+
+
+def test_a_mixtral_of_the_other_layout_loads():
+    config = models.MoELlamaConfig(83, 32, 24, 2, 4, 2, num_local_experts=3)
+    model, other = models.MoELlama(config), {}
+    w = weights(model)
+    for name, value in w.items():
+        block = "model." + ".".join(name.split(".")[:2]) + ".block_sparse_moe"
+        if ".mlp.experts." in name:
+            part = {"gate": "w1", "down": "w2", "up": "w3"}[name.split(".")[-1]]
+            other |= {f"{block}.experts.{i}.{part}.weight": v.T for i, v in enumerate(value)}
+        elif ".mlp.router." in name:
+            other[f"{block}.gate.weight"] = value
+        else:
+            other[name if name == "lm_head.weight" else "model." + name] = value
+    loaded = models.load_hf(models.MoELlama(config), {k: dtorch.from_numpy(v.astype(np.float32)) for k, v in other.items()})
+    for name, value in loaded.state_dict().items():
+        np.testing.assert_array_equal(value.numpy(), w[name].astype(np.float32), err_msg=name)
 
 
 @pytest.mark.parametrize(

@@ -5,8 +5,11 @@ Sources: arXiv 2401.04088 (Mixtral), 2401.06066 (shared experts), 2101.03961 (lo
 
 from __future__ import annotations
 
+import re
+from collections import defaultdict
 from dataclasses import dataclass
 
+import dtorch as torch
 from dtorch import nn
 from dtorch.models.llama import Llama, LlamaConfig
 
@@ -28,6 +31,9 @@ class MoELlamaConfig(LlamaConfig):
         "small": {**LlamaConfig.PRESETS["small"], "intermediate_size": 344},
         "8x7b": {**LlamaConfig.PRESETS["8b"], "vocab_size": 32000, "max_position_embeddings": 32768, "rope_theta": 1e6},
     }
+
+
+WEIGHTS = {"w1": "gate", "w2": "down", "w3": "up"}  # of an expert: Mixtral's names, nn.MoE's
 
 
 def experts(config):
@@ -62,8 +68,26 @@ class MoELlama(Llama):
     def feed_forward_rows(self):
         return ()
 
+    def tensor_plan(self, sequence_parallel=False):
+        """As Llama's; every expert is cut by its inner features."""
+        from dtorch.distributed.tensor.parallel import ExpertTensorParallel
+
+        return {**super().tensor_plan(sequence_parallel), "layers.*.mlp": ExpertTensorParallel()}
+
     def expert_plan(self):
         """Which module is cut how along "ep": the experts of each block."""
         from dtorch.distributed.tensor.parallel import ExpertParallel
 
         return {"layers.*.mlp": ExpertParallel()}
+
+    def convert_hf(self, state):
+        """Weights of a Mixtral in the Hugging Face layout under the names here: experts of a block in one tensor, matrices (in, out)."""
+        out, stacks = {}, defaultdict(dict)
+        for name, w in super().convert_hf(state).items():
+            name = name.replace("block_sparse_moe.gate.", "mlp.router.")
+            found = re.fullmatch(r"(layers\.\d+)\.block_sparse_moe\.experts\.(\d+)\.(w[123])\.weight", name)
+            if found is None:
+                out[name] = w
+            else:
+                stacks[f"{found[1]}.mlp.experts.{WEIGHTS[found[3]]}"][int(found[2])] = w.t()
+        return out | {name: torch.stack([parts[i] for i in sorted(parts)]) for name, parts in stacks.items()}
