@@ -31,6 +31,7 @@ typedef struct dt_scope dt_scope;
 typedef struct dt_generator dt_generator;
 struct dt_mesh;
 struct dt_spec;
+struct dt_meta;
 
 #ifndef DT_INTERNAL /* inside the library tensor/dtype.h defines the same */
 enum { DT_bool, DT_uint8, DT_int8, DT_int16, DT_int32, DT_int64, DT_float16, DT_bfloat16, DT_float32, DT_float64, DT_DTYPE_NONE = 255 };
@@ -94,6 +95,7 @@ DT_API const int64_t *dt_shape(const dt_tensor *t);
 DT_API int64_t dt_numel(const dt_tensor *t);
 DT_API int dt_dtype_of(const dt_tensor *t);
 DT_API bool dt_is_sharded(const dt_tensor *t, int dim); /* over more than one device along tensor dimension dim */
+DT_API const struct dt_meta *dt_meta_of(const dt_tensor *t); /* dtype, shape, mesh, placements: opaque outside the library */
 
 /* Data in and out. dt_from_host copies `data` (contiguous) at the call. dt_read waits until the value is there and copies the whole,
  * gathered tensor, contiguous, into `out` of `bytes` bytes. dt_item_f64 waits for the only element. 0 = success. */
@@ -112,6 +114,7 @@ DT_API bool dt_grad_mode_set(bool on); /* returns the previous */
 
 /* Random numbers. */
 DT_API void dt_manual_seed(uint64_t seed);
+DT_API void dt_random_take(uint64_t n, dt_value *seed, dt_value *offset); /* n counters of the default generator's stream */
 
 /* Distribution. */
 DT_API const struct dt_mesh *dt_mesh_cpu(int ndim, const int64_t *dims, const char *const *names);              /* cpu:0 … ; NULL + dt_error */

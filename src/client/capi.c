@@ -24,6 +24,14 @@ bool dt_is_sharded(const dt_tensor *t, int dim) {
     return false;
 }
 
+const dt_meta *dt_meta_of(const dt_tensor *t) { return t ? dt_tensor_meta(t) : NULL; }
+void dt_random_take(uint64_t n, dt_value *seed, dt_value *offset) {
+    uint64_t s, o;
+    dt_generator_take(dt_generator_default(), n, &s, &o);
+    *seed = dt_v_int((int64_t)s);
+    *offset = dt_v_int((int64_t)o);
+}
+
 static dt_status from_host(const void *data, int dtype, dt_dims shape, dt_tensor **out) {
     if (dtype < 0 || dtype >= DT_DTYPE_COUNT) return dt_fail(DT_E_TYPE, "dt_from_host: dtype %d does not exist", dtype);
     if (shape.n < 0 || shape.n > DT_MAX_DIM) return dt_fail(DT_E_VALUE, "dt_from_host: shape has %d dimensions, legal are 0 to %d", shape.n, DT_MAX_DIM);

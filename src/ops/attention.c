@@ -1,13 +1,14 @@
-/* Scaled dot product attention: softmax(scale q k' + mask) v.
+/* Scaled dot product attention, the primitive: softmax(scale q k' + mask) v, with dropout of the weights.
  *
- *   attention(q, k, v, mask)  the tiled primitive; gives y and logsumexp (hidden)
+ *   attention(q, k, v, mask)  tiled; gives y and logsumexp (hidden)
  *   attention_backward(…)     its gradient, which never holds an L x S matrix (hidden)
- *   scaled_dot_product_attention  PyTorch's function: the primitive, or a composition of plain ops where that is needed (dropout, a mask that
- *                             wants a gradient, very wide heads)
+ *   attention_step, …         one block of keys out of several: what the planner makes of the two above when the keys stay sharded (passes/ring.c)
  *
  * q (…, H, L, D), k (…, Hk, S, D), v (…, Hk, S, E), mask broadcastable to (…, H, L, S) -> y (…, H, L, E), logsumexp (…, H, L). Batch dimensions
- * broadcast; H is a multiple of Hk, and H / Hk query heads share a key head.
- * Placements: batch and heads shard through; so does L of the queries (gradients of k and v are then Partial). */
+ * broadcast; H is a multiple of Hk, and H / Hk query heads share a key head. PyTorch's function is in attention_api.c.
+ * Placements: batch and heads shard through; heads of queries also where the heads of keys cannot be cut alike (then keys are replicated, and
+ * their gradients Partial). So does L of the queries, with the keys replicated (their gradients are Partial), or, where the caller says so
+ * (context), with the keys sharded along S as well. */
 #include "ops/attention.h"
 
 #include <math.h>
@@ -19,8 +20,9 @@
 
 DT_CPU_KERNEL(attention);
 DT_CPU_KERNEL(attention_backward);
-
-enum { MAX_WIDTH = 512, MAX_GROUP = 64 }; /* the kernels keep blocks of this width on their stack */
+DT_CPU_KERNEL(attention_step);
+DT_CPU_KERNEL(attention_delta);
+DT_CPU_KERNEL(attention_backward_step);
 
 /* ---- shapes ---- */
 /* The batch dimensions of the result; *group: query heads per key head. */
@@ -77,6 +79,8 @@ static dt_status infer_attention(dt_node *n) {
     DT_TRY(batch_of(op, q, k, v, mask, &batch, &group));
     if (batch.ndim + 2 > DT_MAX_DIM) return dt_fail(DT_E_SHAPE, "%s: at most %d dimensions", op, DT_MAX_DIM);
     if (mask && mask->dtype != DT_bool) n->cast[3] = q->dtype;
+    for (int i = 4; i < 6; i++)
+        if (n->in[i]) n->cast[i] = DT_int64;
     batch.shape[batch.ndim++] = q->shape[q->ndim - 2];
     n->out[1] = batch;
     if (q->dtype != DT_float64) n->out[1].dtype = DT_float32;
@@ -99,6 +103,8 @@ static dt_status infer_backward(dt_node *n) {
     }
     if (n->in[4] && n->in[4]->dtype != DT_bool) n->cast[4] = n->in[1]->dtype;
     n->cast[0] = n->in[1]->dtype;
+    for (int i = 7; i < 9; i++)
+        if (n->in[i]) n->cast[i] = DT_int64;
     return DT_OK;
 }
 
@@ -109,56 +115,80 @@ static dt_placement along(const dt_meta *m, int nd, int64_t size, int d, int tai
     return k >= 0 && k < m->ndim - tail && m->shape[k] == size ? DT_S(k) : DT_R;
 }
 
+/* May the heads of k be cut just as those of q? Else they stay whole where q's are cut. All mesh dimensions that may come to cut heads count
+ * together; those along which q, k and v (inputs at, at + 1, at + 2) are replicated or cut by batch do not. */
+static bool heads_together(const dt_node *n, const dt_rules *r, int at, int64_t h, int64_t hk) {
+    if (h == hk) return true;
+    int64_t parts = r->mesh->dim[r->mesh_dim];
+    for (int d = 0; d < r->mesh->ndim; d++) {
+        bool may = false;
+        for (int i = at; i < at + 3 && d != r->mesh_dim; i++) {
+            const dt_meta *m = n->in[i];
+            if (m->mesh != r->mesh || m->place[d].kind == DT_REPLICATE) continue;
+            may |= m->place[d].kind == DT_PARTIAL || m->place[d].dim >= m->ndim - 3;
+        }
+        if (may) parts *= r->mesh->dim[d];
+    }
+    return hk > 0 && hk % parts == 0;
+}
+
+static int64_t key_heads(const dt_meta *k) { return k->ndim > 2 ? k->shape[k->ndim - 3] : 1; }
+
 static dt_status place_attention(const dt_node *n, dt_rules *r) {
+    const dt_attention_attr *a = n->attr;
     const dt_type *o = &n->out[0];
-    const dt_meta *q = n->in[0], *k = n->in[1], *mask = n->in[3];
-    int64_t hk = k->ndim > 2 ? k->shape[k->ndim - 3] : 1;
+    const dt_meta *q = n->in[0], *k = n->in[1], *v = n->in[2], *mask = n->in[3];
+    int64_t hk = key_heads(k);
     dt_placement *in, *out;
     for (int d = 0; d < o->ndim - 2; d++) {
-        bool head = d == o->ndim - 3, grouped = head && hk != o->shape[d];
-        if (grouped && hk != 1 && !dt_rules_even(r, hk)) continue;
+        bool head = d == o->ndim - 3;
         DT_TRY(dt_rule_add(r, &in, &out));
         in[0] = along(q, o->ndim, o->shape[d], d, 2);
-        for (int i = 1; i < 3; i++) in[i] = along(n->in[i], o->ndim, grouped ? hk : o->shape[d], d, 2);
-        if (grouped && hk == 1) in[1] = in[2] = DT_R;
+        for (int i = 1; i < 3 && (!head || heads_together(n, r, 0, o->shape[d], hk)); i++) in[i] = along(n->in[i], o->ndim, head ? hk : o->shape[d], d, 2);
         if (mask) in[3] = along(mask, o->ndim, o->shape[d], d, 2);
         out[0] = out[1] = DT_S(d);
     }
-    DT_TRY(dt_rule_add(r, &in, &out)); /* rows of the queries */
-    in[0] = DT_S(q->ndim - 2);
-    if (mask && mask->shape[mask->ndim - 2] != 1) in[3] = DT_S(mask->ndim - 2);
-    out[0] = out[1] = DT_S(o->ndim - 2);
+    for (int ring = 0; ring <= (a->context != DT_CONTEXT_NONE); ring++) { /* rows of the queries */
+        DT_TRY(dt_rule_add(r, &in, &out));
+        in[0] = DT_S(q->ndim - 2);
+        if (ring) in[1] = DT_S(k->ndim - 2), in[2] = DT_S(v->ndim - 2);
+        if (mask && mask->shape[mask->ndim - 2] != 1) in[3] = DT_S(mask->ndim - 2);
+        out[0] = out[1] = DT_S(o->ndim - 2);
+    }
     return DT_OK;
 }
 
 static dt_status place_backward(const dt_node *n, dt_rules *r) {
+    const dt_attention_attr *a = n->attr;
     const dt_meta *gy = n->in[0], *mask = n->in[4];
     int nd = gy->ndim;
-    int64_t hk = n->in[2]->ndim > 2 ? n->in[2]->shape[n->in[2]->ndim - 3] : 1;
+    int64_t hk = key_heads(n->in[2]);
     dt_placement *in, *out;
     for (int d = 0; d < nd - 2; d++) {
-        bool grouped = d == nd - 3 && hk != gy->shape[d];
-        if (grouped && hk != 1 && !dt_rules_even(r, hk)) continue;
+        bool head = d == nd - 3, apart = head && !heads_together(n, r, 1, gy->shape[d], hk);
         DT_TRY(dt_rule_add(r, &in, &out));
         in[0] = in[5] = in[6] = DT_S(d);
         in[1] = along(n->in[1], nd, gy->shape[d], d, 2);
-        for (int i = 2; i < 4; i++) in[i] = grouped && hk == 1 ? DT_R : along(n->in[i], nd, grouped ? hk : gy->shape[d], d, 2);
+        for (int i = 2; i < 4 && !apart; i++) in[i] = along(n->in[i], nd, head ? hk : gy->shape[d], d, 2);
         if (mask) in[4] = along(mask, nd, gy->shape[d], d, 2);
         out[0] = DT_S(d);
-        out[1] = out[2] = grouped && hk == 1 ? DT_P : DT_S(d);
+        out[1] = out[2] = apart ? DT_P : DT_S(d);
     }
-    DT_TRY(dt_rule_add(r, &in, &out));
-    in[0] = in[5] = in[6] = DT_S(nd - 2);
-    in[1] = DT_S(n->in[1]->ndim - 2);
-    if (mask && mask->shape[mask->ndim - 2] != 1) in[4] = DT_S(mask->ndim - 2);
-    out[0] = DT_S(nd - 2);
-    out[1] = out[2] = DT_P;
+    for (int ring = 0; ring <= (a->context != DT_CONTEXT_NONE); ring++) {
+        DT_TRY(dt_rule_add(r, &in, &out));
+        in[0] = in[5] = in[6] = DT_S(nd - 2);
+        in[1] = DT_S(n->in[1]->ndim - 2);
+        if (ring) in[2] = DT_S(n->in[2]->ndim - 2), in[3] = DT_S(n->in[3]->ndim - 2);
+        if (mask && mask->shape[mask->ndim - 2] != 1) in[4] = DT_S(mask->ndim - 2);
+        out[0] = DT_S(nd - 2);
+        out[1] = out[2] = ring ? DT_S(nd - 2) : DT_P;
+    }
     return DT_OK;
 }
 
-/* ---- the same in plain ops: dropout, masks that want gradients, gradients of gradients ---- */
+/* ---- the same in plain ops: masks that want gradients, wide heads, gradients of gradients ---- */
 /* Heads of k or v repeated so that they pair with q's. */
-static dt_tensor *spread_heads(dt_scope *s, dt_tensor *k, int64_t group) {
+dt_tensor *dt_attention_spread(dt_scope *s, dt_tensor *k, int64_t group) {
     if (group == 1) return k;
     int nd = dt_ndim(k);
     int64_t wide[DT_MAX_DIM + 1], flat[DT_MAX_DIM];
@@ -171,13 +201,13 @@ static dt_tensor *spread_heads(dt_scope *s, dt_tensor *k, int64_t group) {
     return dt_reshape(s, dt_expand(s, dt_unsqueeze(s, k, -3), ((dt_dims){nd + 1, wide}), false), ((dt_dims){nd, flat}));
 }
 
-static int64_t group_of(const dt_tensor *q, const dt_tensor *k) {
+int64_t dt_attention_group(const dt_tensor *q, const dt_tensor *k) {
     int64_t hq = dt_ndim(q) > 2 ? dt_shape(q)[dt_ndim(q) - 3] : 1, hk = dt_ndim(k) > 2 ? dt_shape(k)[dt_ndim(k) - 3] : 1;
     return hk > 1 && hq != hk && hq % hk == 0 ? hq / hk : 1;
 }
 
 /* The weights (…, H, L, S); rows that see nothing are 0. */
-static dt_tensor *weights(dt_scope *s, dt_tensor *q, dt_tensor *k, dt_tensor *mask, bool causal, double scale) {
+dt_tensor *dt_attention_weights(dt_scope *s, dt_tensor *q, dt_tensor *k, dt_tensor *mask, bool causal, double scale) {
     if (!q || !k) return NULL;
     if (scale != scale) scale = 1 / sqrt((double)dt_shape(q)[dt_ndim(q) - 1]);
     dt_tensor *x = dt_gemm(s, dt_mul(s, q, scale), k, false, true), *seen = NULL;
@@ -197,13 +227,19 @@ static dt_tensor *weights(dt_scope *s, dt_tensor *q, dt_tensor *k, dt_tensor *ma
 static void grad_composed(dt_grad *g, const dt_attention_attr *a) {
     dt_scope *s = g->s;
     dt_tensor *q = dt_grad_in(g, 0), *gy = dt_grad_gy(g, 0);
-    int64_t group = group_of(q, dt_grad_in(g, 1));
-    dt_tensor *k = spread_heads(s, dt_grad_in(g, 1), group), *v = spread_heads(s, dt_grad_in(g, 2), group);
+    int64_t group = dt_attention_group(q, dt_grad_in(g, 1));
+    dt_tensor *k = dt_attention_spread(s, dt_grad_in(g, 1), group), *v = dt_attention_spread(s, dt_grad_in(g, 2), group);
     double scale = a->scale == a->scale ? a->scale : 1 / sqrt((double)dt_grad_in_meta(g, 0)->shape[dt_grad_in_meta(g, 0)->ndim - 1]);
-    dt_tensor *p = weights(s, q, k, dt_grad_in(g, 3), a->is_causal, scale), *dp = dt_gemm(s, gy, v, false, true);
-    dt_tensor *delta = dt_sum(s, dt_mul(s, p, dp), DT_DIMS(-1), true, DT_DTYPE_NONE);
-    dt_tensor *ds = dt_mul(s, dt_mul(s, p, dt_sub(s, dp, delta)), scale);
-    dt_tensor *gk = dt_gemm(s, ds, q, true, false), *gv = dt_gemm(s, p, gy, true, false);
+    dt_tensor *p = dt_attention_weights(s, q, k, dt_grad_in(g, 3), a->is_causal, scale), *dp = dt_gemm(s, gy, v, false, true);
+    dt_tensor *seen = p; /* the weights after dropout: the same draw as forward's */
+    if (a->dropout > 0) {
+        dt_value seed = dt_grad_scalar(g, 4), offset = dt_grad_scalar(g, 5);
+        seen = dt__dropout_backward(s, p, a->dropout, seed, offset);
+        dp = dt__dropout_backward(s, dp, a->dropout, seed, offset);
+    }
+    dt_tensor *delta = dt_sum(s, dt_mul(s, p, DT_V(dp)), DT_DIMS(-1), true, DT_DTYPE_NONE);
+    dt_tensor *ds = dt_mul(s, dt_mul(s, p, DT_V(dt_sub(s, dp, DT_V(delta)))), scale);
+    dt_tensor *gk = dt_gemm(s, ds, q, true, false), *gv = dt_gemm(s, seen, gy, true, false);
     dt_grad_set(g, 0, dt_matmul(s, ds, k));
     if (group > 1 && gk && gv) { /* sum over the query heads of each key head */
         dt_tensor **both[2] = {&gk, &gv};
@@ -229,8 +265,9 @@ static void grad_attention(dt_grad *g) {
         grad_composed(g, a);
         return;
     }
+    dt_value seed = a->dropout > 0 ? dt_grad_scalar(g, 4) : DT_NOTHING, offset = a->dropout > 0 ? dt_grad_scalar(g, 5) : DT_NOTHING;
     if (dt_attention_backward(g->s, dt_grad_gy(g, 0), dt_grad_in(g, 0), dt_grad_in(g, 1), dt_grad_in(g, 2), dt_grad_in(g, 3), dt_grad_out(g, 0),
-                              dt_grad_out(g, 1), a->is_causal, a->scale, gx))
+                              dt_grad_out(g, 1), a->is_causal, a->scale, a->dropout, a->context, seed, offset, gx))
         return;
     for (int i = 0; i < 3; i++) dt_grad_set(g, i, gx[i]);
 }
@@ -249,20 +286,25 @@ static double flops_backward(const dt_node *n) {
     return 2 * rows * S * (double)(3 * k->shape[k->ndim - 1] + 2 * gy->shape[gy->ndim - 1]) * (a->is_causal ? 0.5 : 1);
 }
 
-/* dq in the computing type, rows padded to 16, and delta, one number a row. */
+/* dq in the computing type and delta, one number a row. */
 static size_t scratch_backward(const dt_kctx *c) {
     const dt_view *gy = &c->in[0];
-    size_t rows = 1, size = c->in[1].dtype == DT_float64 ? 8 : 4;
-    for (int d = 0; d < gy->ndim - 1; d++) rows *= (size_t)gy->shape[d];
-    size_t dq = rows * (size_t)((c->in[1].shape[c->in[1].ndim - 1] + 15) / 16 * 16) * size;
-    return (dq + 63) / 64 * 64 + rows * size;
+    int64_t rows = 1;
+    for (int d = 0; d < gy->ndim - 1; d++) rows *= gy->shape[d];
+    return dt_attention_dq_bytes(rows, c->in[1].shape[c->in[1].ndim - 1], c->in[1].dtype) + (size_t)rows * (c->in[1].dtype == DT_float64 ? 8 : 4);
 }
 
+#define ATTRS                                                                                                               \
+    DT_ATTRS(dt_attention_attr, DT_FIELD(dt_attention_attr, is_causal), DT_FIELD(dt_attention_attr, scale), DT_FIELD(dt_attention_attr, dropout), \
+             DT_FIELD(dt_attention_attr, context))
+
 const dt_op dt_op_attention = {
-    .sig = "attention(Tensor query, Tensor key, Tensor value, Tensor? attn_mask, bool is_causal, float? scale) -> (Tensor output, Tensor logsumexp)",
-    .doc = "softmax(scale query key' + attn_mask) value and the logarithm of each row's softmax denominator.",
+    .sig = "attention(Tensor query, Tensor key, Tensor value, Tensor? attn_mask, bool is_causal, float? scale, float dropout=0.0, "
+           "int context=0, Scalar? seed=None, Scalar? offset=None) -> (Tensor output, Tensor logsumexp)",
+    .doc = "softmax(scale query key' + attn_mask) value and the logarithm of each row's softmax denominator. dropout: of the weights, drawn from seed "
+           "and offset. context: 1, keys may stay sharded along the sequence; 2, and the devices of a causal mask share the work evenly.",
     .where = DT_HIDDEN,
-    .attrs = DT_ATTRS(dt_attention_attr, DT_FIELD(dt_attention_attr, is_causal), DT_FIELD(dt_attention_attr, scale)),
+    .attrs = ATTRS,
     .infer = infer_attention,
     .place = place_attention,
     .grad = grad_attention,
@@ -273,10 +315,10 @@ const dt_op dt_op_attention = {
 
 const dt_op dt_op_attention_backward = {
     .sig = "attention_backward(Tensor grad, Tensor query, Tensor key, Tensor value, Tensor? attn_mask, Tensor output, Tensor logsumexp, bool is_causal, "
-           "float? scale) -> (Tensor query_grad, Tensor key_grad, Tensor value_grad)",
+           "float? scale, float dropout=0.0, int context=0, Scalar? seed=None, Scalar? offset=None) -> (Tensor query_grad, Tensor key_grad, Tensor value_grad)",
     .doc = "Gradients of attention.",
     .where = DT_HIDDEN,
-    .attrs = DT_ATTRS(dt_attention_attr, DT_FIELD(dt_attention_attr, is_causal), DT_FIELD(dt_attention_attr, scale)),
+    .attrs = ATTRS,
     .infer = infer_backward,
     .place = place_backward,
     .scratch = scratch_backward,
@@ -284,45 +326,32 @@ const dt_op dt_op_attention_backward = {
     .kernels = {{DT_CPU, DT_FLOATS, dt_cpu_attention_backward, 0, NULL}},
 };
 
-/* ---- PyTorch's function ---- */
-enum { A_QUERY, A_KEY, A_VALUE, A_MASK, A_DROPOUT, A_CAUSAL, A_SCALE, A_GQA };
+/* ---- steps over blocks of keys: made by the planner alone ---- */
+static dt_status infer_step(dt_node *n) { return dt_fail(DT_E_NOTIMPL, "%s: is made by the planner, not called", dt_op_name(n->op)); }
 
-/* What the primitive cannot do. */
-static bool exotic(dt_tensor *q, dt_tensor *k, dt_tensor *v, dt_tensor *mask, double dropout) {
-    if (dropout > 0 || (mask && dt_requires_grad(mask))) return true;
-    if (dt_ndim(q) < 2 || dt_ndim(v) < 2) return false; /* its error is the clearest */
-    int64_t D = dt_shape(q)[dt_ndim(q) - 1], E = dt_shape(v)[dt_ndim(v) - 1];
-    if (D < 1 || E < 1 || D > MAX_WIDTH || E > MAX_WIDTH) return true;
-    int64_t hk = dt_ndim(k) > 2 ? dt_shape(k)[dt_ndim(k) - 3] : 1, hv = dt_ndim(v) > 2 ? dt_shape(v)[dt_ndim(v) - 3] : 1;
-    return hk != hv || (dt_ndim(q) > 2 && hk && dt_shape(q)[dt_ndim(q) - 3] / hk > MAX_GROUP);
-}
-
-static void compose_sdpa(dt_scope *s, const dt_args *a, dt_tensor **out, int *n_out) {
-    dt_tensor *q = dt_arg_get_tensor(a, A_QUERY), *k = dt_arg_get_tensor(a, A_KEY), *v = dt_arg_get_tensor(a, A_VALUE), *mask = dt_arg_get_tensor(a, A_MASK);
-    bool causal = dt_arg_get_bool(a, A_CAUSAL, false);
-    double scale = dt_arg_get_float(a, A_SCALE, NAN), dropout = dt_arg_get_float(a, A_DROPOUT, 0);
-    *n_out = 1;
-    if (mask && causal) {
-        dt_scope_fail(s, dt_fail(DT_E_STATE, "scaled_dot_product_attention: is_causal=True takes no attn_mask; state one of them"));
-        return;
-    }
-    if (!exotic(q, k, v, mask, dropout)) {
-        dt_tensor *both[2];
-        if (!dt_attention(s, q, k, v, mask, causal, scale, both)) out[0] = dt_keep(both[0]);
-        return;
-    }
-    int64_t group = group_of(q, k);
-    dt_tensor *p = weights(s, q, spread_heads(s, k, group), mask, causal, scale);
-    if (dropout > 0) p = dt_dropout(s, p, dropout, true);
-    out[0] = dt_keep(dt_matmul(s, p, spread_heads(s, v, group)));
-}
-
-const dt_op dt_op_scaled_dot_product_attention = {
-    .sig = "scaled_dot_product_attention(Tensor query, Tensor key, Tensor value, Tensor? attn_mask=None, float dropout_p=0.0, bool is_causal=False, "
-           "*, float? scale=None, bool enable_gqa=False) -> Tensor",
-    .doc = "softmax(scale query key' + attn_mask) value, computed in tiles: memory grows with the sequence, not with its square. query (…, H, L, D), "
-           "key (…, H, S, D), value (…, H, S, E) -> (…, H, L, E). A bool attn_mask is True where a key is seen; a float one is added. scale defaults to "
-           "1 / sqrt(D). enable_gqa lets key and value have fewer heads. A row that sees no key gives 0. RuntimeError if shapes or dtypes do not fit.",
-    .where = DT_NN,
-    .compose = compose_sdpa,
+const dt_op dt_op_attention_step = {
+    .sig = "attention_step(Tensor query, Tensor key, Tensor value, Tensor? attn_mask, Scalar? seed, Scalar? offset) -> (Tensor output, Tensor logsumexp, "
+           "Tensor wide)",
+    .doc = "One block of keys of an attention over several; made by the planner.",
+    .where = DT_HIDDEN,
+    .infer = infer_step,
+    .place = dt_place_replicate,
+    .kernels = {{DT_CPU, DT_FLOATS, dt_cpu_attention_step, 0, NULL}},
+};
+const dt_op dt_op_attention_delta = {
+    .sig = "attention_delta(Tensor grad, Tensor output) -> Tensor",
+    .doc = "Sums of grad output along the last dimension; made by the planner.",
+    .where = DT_HIDDEN,
+    .infer = infer_step,
+    .place = dt_place_replicate,
+    .kernels = {{DT_CPU, DT_FLOATS, dt_cpu_attention_delta, 0, NULL}},
+};
+const dt_op dt_op_attention_backward_step = {
+    .sig = "attention_backward_step(Tensor grad, Tensor query, Tensor key, Tensor value, Tensor? attn_mask, Tensor logsumexp, Tensor delta, Scalar? seed, "
+           "Scalar? offset) -> (Tensor query_grad, Tensor gathered, Tensor key_grad, Tensor value_grad)",
+    .doc = "The gradients of one block of keys of an attention over several; made by the planner.",
+    .where = DT_HIDDEN,
+    .infer = infer_step,
+    .place = dt_place_replicate,
+    .kernels = {{DT_CPU, DT_FLOATS, dt_cpu_attention_backward_step, 0, NULL}},
 };

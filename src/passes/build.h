@@ -89,6 +89,10 @@ dt_status dt_build_pval(dt_build *b, const dt_meta *meta, dt_pval **out) DT_WUR;
 dt_status dt_build_pval_alloc(dt_build *b, dt_pval *v) DT_WUR;
 /* One elementwise kernel of `op` (clone, to_dtype, zeros …) from `in` to `out` on one device. */
 dt_status dt_build_unary(dt_build *b, const dt_op *op, const dt_loc *in, dt_loc *out) DT_WUR;
+dt_status dt_build_loc_alloc(dt_build *b, dt_loc *l) DT_WUR; /* a storage of l's own, as large as its view */
+/* One kernel of `op` on one device: loc and geom are (n_in + n_out,). A loc's storage -1: absent; -2: a number, its offset in the run's. */
+dt_status dt_build_kernel_step(dt_build *b, int prog, const dt_op *op, const void *attr, int n_in, int n_out, const dt_loc *loc, dt_geom *geom) DT_WUR;
+void dt_build_geom(dt_geom *g, const dt_meta *m, int pos); /* what a kernel is told of the place of m's part at pos */
 /* v in another dtype and/or with other placements. */
 dt_status dt_build_convert(dt_build *b, dt_pval *v, const dt_meta *to, dt_pval **out) DT_WUR;
 dt_status dt_build_reshard(dt_build *b, dt_pval *v, const dt_meta *to, dt_pval **out) DT_WUR;
@@ -100,6 +104,18 @@ dt_view dt_build_sub_view(const dt_loc *l, const dt_box *have, const dt_box *box
 dt_status dt_build_coll(dt_build *b, dt_coll *c) DT_WUR; /* into the plan's list */
 /* _expert_exchange (exchange.c): in: its rows and counts. */
 dt_status dt_build_exchange(dt_build *b, const dt_call *c, dt_pval **in, dt_pval **out) DT_WUR;
+/* Moves between devices, all in one collective: src on mesh position `from` (of c's mesh) is copied to dst on `to`, or added to it. A device has
+ * one source storage and one destination storage in all. */
+typedef struct dt_move {
+    int from, to;
+    bool add;
+    dt_loc src, dst;
+} dt_move;
+dt_status dt_build_moves(dt_build *b, const dt_mesh *mesh, const char *kind, const char *mesh_dim, const dt_move *move, int n) DT_WUR;
+dt_status dt_build_zero(dt_build *b, dt_device d, const dt_loc *l) DT_WUR; /* fills l with zeros */
+/* ring.c: attention whose keys stay sharded along the sequence. in, out: the call's operands; number: where its numbers lie. */
+bool dt_ring_wanted(const dt_call *c);
+dt_status dt_build_ring(dt_build *b, const dt_call *c, dt_pval *const *in, const int *number, dt_pval *const *out) DT_WUR;
 const dt_kernel *dt_build_kernel(const dt_op *op, dt_device_type dev, const dt_kctx *c);
 dt_status dt_build_cse(dt_build *b, int **same) DT_WUR;      /* cse.c; same[i]: the earlier node that node i equals, or i */
 dt_status dt_build_fuse(dt_build *b, bool **escapes) DT_WUR; /* fuse.c; escapes: per program, per storage */

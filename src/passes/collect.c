@@ -17,6 +17,23 @@ dt_view dt_build_sub_view(const dt_loc *l, const dt_box *have, const dt_box *box
     return v;
 }
 
+dt_status dt_build_zero(dt_build *b, dt_device d, const dt_loc *l) {
+    dt_coll *c = DT_ARENA_NEW(b->arena, dt_coll); /* a collective of one: fills its output with zeros */
+    dt_party *p = DT_ARENA_NEW(b->arena, dt_party);
+    dt_pull *q = DT_ARENA_NEW(b->arena, dt_pull);
+    dt_step *s;
+    if (!c || !p || !q) return no_memory();
+    *q = (dt_pull){.dst = l->view, .offset = l->offset};
+    *p = (dt_party){.device = d, .n_pulls = {1, 0}, .pull = {q, NULL}};
+    *c = (dt_coll){.n = 1, .index = -1, .kind = "local", .mesh_dim = "", .party = p};
+    DT_TRY(dt_build_step(b, l->prog, 0, 1, &s));
+    s->in.kind = DT_I_COLL;
+    s->in.coll = c;
+    s->in.view[0] = l->view;
+    s->in.operand[0] = (dt_operand){l->storage, 0};
+    return DT_OK;
+}
+
 /* Every device needs only its own part: a view of it, or zeros where it holds no share of a Partial. */
 static dt_status local(dt_build *b, dt_pval *v, const dt_reshard *r, dt_pval *out) {
     bool strided = false;
@@ -35,19 +52,7 @@ static dt_status local(dt_build *b, dt_pval *v, const dt_reshard *r, dt_pval *ou
         } else { /* zeros, or nothing at all */
             DT_TRY(dt_build_storage(b, l->prog, (size_t)dt_view_numel(&l->view) * dt_dtype_size(l->view.dtype), &l->storage));
             if (d->n == 0) continue;
-            dt_coll *c = DT_ARENA_NEW(b->arena, dt_coll); /* a collective of one: fills its output with zeros */
-            dt_party *p = DT_ARENA_NEW(b->arena, dt_party);
-            dt_pull *q = DT_ARENA_NEW(b->arena, dt_pull);
-            dt_step *s;
-            if (!c || !p || !q) return no_memory();
-            *q = (dt_pull){.dst = l->view};
-            *p = (dt_party){.device = out->meta->mesh->dev[i], .n_pulls = {1, 0}, .pull = {q, NULL}};
-            *c = (dt_coll){.n = 1, .index = -1, .kind = "local", .mesh_dim = "", .party = p};
-            DT_TRY(dt_build_step(b, l->prog, 0, 1, &s));
-            s->in.kind = DT_I_COLL;
-            s->in.coll = c;
-            s->in.view[0] = l->view;
-            s->in.operand[0] = (dt_operand){l->storage, 0};
+            DT_TRY(dt_build_zero(b, out->meta->mesh->dev[i], l));
         }
     }
     out->layout = strided ? dt_hash_mix(dt_hash_mix(v->layout, (uint64_t)(uintptr_t)v->meta), (uint64_t)(uintptr_t)out->meta) | 1 : 0;
@@ -223,6 +228,53 @@ static dt_status collective(dt_build *b, dt_pval *v, const dt_reshard *r, dt_pva
     for (int i = 0; i < out->meta->mesh->n; i++) DT_TRY(device_pulls(&e, i));
     DT_TRY(dt_build_coll(b, e.c));
     return add_steps(&e);
+}
+
+/* ---- moves --------------------------------------------------------------------------------------------------------------------------- */
+static dt_status move_steps(dt_build *b, dt_coll *c, const dt_loc *const *in, const dt_loc *const *out) {
+    for (int p = 0; p < c->n; p++) {
+        dt_step *s;
+        DT_TRY(dt_build_step(b, dt_build_prog(b, c->party[p].device), in[p] != NULL, out[p] != NULL, &s));
+        s->in.kind = DT_I_COLL;
+        s->in.coll = c;
+        s->in.party = p;
+        const dt_loc *both[2] = {in[p], out[p]};
+        for (int k = 0, at = 0; k < 2; k++) {
+            if (!both[k]) continue;
+            s->in.view[at] = both[k]->view;
+            s->in.operand[at++] = (dt_operand){both[k]->storage, 0};
+        }
+    }
+    return DT_OK;
+}
+
+dt_status dt_build_moves(dt_build *b, const dt_mesh *mesh, const char *kind, const char *mesh_dim, const dt_move *move, int n) {
+    if (!n) return DT_OK;
+    dt_coll *c = DT_ARENA_NEW(b->arena, dt_coll);
+    const dt_loc **in = DT_ARENA_ARRAY(&b->tmp, const dt_loc *, 2 * n), **out = DT_ARENA_ARRAY(&b->tmp, const dt_loc *, 2 * n);
+    dt_party *party = DT_ARENA_ARRAY(b->arena, dt_party, 2 * n);
+    dt_pull *pull = DT_ARENA_ARRAY(b->arena, dt_pull, n);
+    dt_pull_src *src = DT_ARENA_ARRAY(b->arena, dt_pull_src, 2 * n);
+    if (!c || !in || !out || !party || !pull || !src) return no_memory();
+    *c = (dt_coll){.reduce = DT_SUM, .kind = kind, .mesh_dim = mesh_dim, .party = party};
+    for (int i = 0; i < n; i++) {
+        add_party(c, mesh->dev[move[i].from]);
+        add_party(c, mesh->dev[move[i].to]);
+    }
+    for (int i = 0; i < n; i++) {
+        const dt_move *v = &move[i];
+        int from = party_of(c, mesh->dev[v->from]), to = party_of(c, mesh->dev[v->to]), at = 0;
+        in[from] = &v->src;
+        out[to] = &v->dst;
+        pull[i] = (dt_pull){.dst = v->dst.view, .offset = v->dst.offset, .n_src = 1 + v->add, .src = src + 2 * i};
+        if (v->add) pull[i].src[at++] = (dt_pull_src){to, true, v->dst.view, v->dst.offset};
+        pull[i].src[at] = (dt_pull_src){from, false, v->src.view, v->src.offset};
+        party[to].pull[0] = &pull[i];
+        party[to].n_pulls[0] = 1;
+        c->bytes_moved += dt_view_numel(&v->dst.view) * (int64_t)dt_dtype_size(v->dst.view.dtype);
+    }
+    DT_TRY(add_coll(b, c));
+    return move_steps(b, c, in, out);
 }
 
 /* Partials of several kinds (a sum along one mesh dimension, a maximum along another) are resolved one kind at a time. */

@@ -67,13 +67,13 @@ dt_status dt_build_pval(dt_build *b, const dt_meta *meta, dt_pval **out) {
     return DT_OK;
 }
 
-static dt_status loc_alloc(dt_build *b, dt_loc *l) {
+dt_status dt_build_loc_alloc(dt_build *b, dt_loc *l) {
     l->offset = 0;
     return dt_build_storage(b, l->prog, (size_t)dt_view_numel(&l->view) * dt_dtype_size(l->view.dtype), &l->storage);
 }
 
 dt_status dt_build_pval_alloc(dt_build *b, dt_pval *v) {
-    for (int i = 0; i < v->meta->mesh->n; i++) DT_TRY(loc_alloc(b, &v->loc[i]));
+    for (int i = 0; i < v->meta->mesh->n; i++) DT_TRY(dt_build_loc_alloc(b, &v->loc[i]));
     return DT_OK;
 }
 
@@ -126,9 +126,19 @@ static dt_status step_kernel(dt_build *b, int prog, const dt_op *op, dt_step *s)
     return DT_OK;
 }
 
+dt_status dt_build_kernel_step(dt_build *b, int prog, const dt_op *op, const void *attr, int n_in, int n_out, const dt_loc *loc, dt_geom *geom) {
+    dt_step *s;
+    DT_TRY(dt_build_step(b, prog, n_in, n_out, &s));
+    for (int k = 0; k < n_in + n_out; k++) step_bind(s, k, &loc[k]);
+    s->in.ctx.attr = attr;
+    s->in.ctx.in_place = geom;
+    s->in.ctx.out_place = geom + n_in;
+    return step_kernel(b, prog, op, s);
+}
+
 dt_status dt_build_unary(dt_build *b, const dt_op *op, const dt_loc *in, dt_loc *out) {
     dt_step *s;
-    DT_TRY(loc_alloc(b, out));
+    DT_TRY(dt_build_loc_alloc(b, out));
     DT_TRY(dt_build_step(b, in->prog, 1, 1, &s));
     step_bind(s, 0, in);
     step_bind(s, 1, out);
@@ -199,7 +209,7 @@ static dt_status add_number(dt_build *b, int in, dt_dtype from, dt_dtype to, int
 
 static dt_pval *pval_of(dt_build *b, const dt_gvalue *v) { return v->ready ? b->ext[v->index] : b->out[v->node][v->out]; }
 
-static void geom_set(dt_geom *g, const dt_meta *m, int pos) {
+void dt_build_geom(dt_geom *g, const dt_meta *m, int pos) {
     dt_box box;
     dt_layout_box(m, pos, &box);
     for (int d = 0; d < m->ndim; d++) {
@@ -267,7 +277,7 @@ static dt_status node_kernel(dt_build *b, const dt_call *c, int pos, dt_pval *co
         views[k] = loc[k].view;
     }
     for (int k = 0; k < c->n_out; k++) {
-        DT_TRY(loc_alloc(b, &out[k]->loc[pos]));
+        DT_TRY(dt_build_loc_alloc(b, &out[k]->loc[pos]));
         loc[c->n_in + k] = out[k]->loc[pos];
         views[c->n_in + k] = loc[c->n_in + k].view;
     }
@@ -295,8 +305,8 @@ static dt_status node_compute(dt_build *b, const dt_gnode *n, dt_pval **in, cons
         dt_geom *geom = DT_ARENA_ARRAY(b->arena, dt_geom, c->n_in + c->n_out + 1);
         if (!geom) return no_memory();
         for (int k = 0; k < c->n_in; k++)
-            if (c->used[k]) geom_set(&geom[k], c->used[k], pos);
-        for (int k = 0; k < c->n_out; k++) geom_set(&geom[c->n_in + k], c->out[k], pos);
+            if (c->used[k]) dt_build_geom(&geom[k], c->used[k], pos);
+        for (int k = 0; k < c->n_out; k++) dt_build_geom(&geom[c->n_in + k], c->out[k], pos);
         if (c->op->alias && in[0] && try_alias(c, pos, in, out, geom)) continue;
         DT_TRY(node_kernel(b, c, pos, in, number, out, geom));
     }
@@ -352,6 +362,7 @@ static dt_status lower_node(dt_build *b, int i) {
     b->out[i] = out;
     if (c->op->flags & DT_F_LOWERED) return node_lowered(b, n, in, out);
     for (int k = 0; k < c->n_out; k++) DT_TRY(dt_build_pval(b, c->out[k], &out[k]));
+    if (dt_ring_wanted(c)) return dt_build_ring(b, c, in, number, out);
     DT_TRY(node_compute(b, n, in, number, out));
     for (int k = 0; k < c->n_out; k++) out[k]->layout = layout_after(c, in, out[k], k);
     return DT_OK;

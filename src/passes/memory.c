@@ -308,29 +308,39 @@ static int slot_of(dt_prog *p, const dt_program *out, int st) {
 }
 
 /* ---- programs ------------------------------------------------------------------------------------------------------------------------------ */
-static void wait_for(dt_prog *p, int st, int queue, int *last, uint32_t *wait) {
+/* Per storage and queue: the last step that touched it, and the last one that wrote it. Readers wait for writers only. */
+typedef struct seen {
+    int touched[2], written[2];
+} seen;
+
+static void wait_for(dt_prog *p, int st, int queue, bool writes, const seen *last, uint32_t *wait) {
     if (st < 0) return;
-    int other = last[root_of(p, st) * 2 + !queue];
+    const seen *s = &last[root_of(p, st)];
+    int other = writes ? s->touched[!queue] : s->written[!queue];
     if ((uint32_t)other > *wait) *wait = (uint32_t)other;
 }
 
 /* A storage that begins at step `at` waits for whoever had its memory. */
-static void wait_for_tenants(dt_prog *p, int st, int at, int queue, const int *last, uint32_t *wait) {
+static void wait_for_tenants(dt_prog *p, int st, int at, int queue, const seen *last, uint32_t *wait) {
     if (st < 0) return;
     const dt_storage *s = &p->st[root_of(p, st)];
     if (s->first != at) return;
     for (const dt_tenant *t = s->before; t; t = t->next)
-        if ((uint32_t)last[t->st * 2 + !queue] > *wait) *wait = (uint32_t)last[t->st * 2 + !queue];
+        if ((uint32_t)last[t->st].touched[!queue] > *wait) *wait = (uint32_t)last[t->st].touched[!queue];
 }
 
-static void touched(dt_prog *p, int st, int queue, int *last, int count) {
-    if (st >= 0) last[root_of(p, st) * 2 + queue] = count;
+static void touched(dt_prog *p, int st, int queue, bool writes, seen *last, int count) {
+    if (st < 0) return;
+    seen *s = &last[root_of(p, st)];
+    s->touched[queue] = count;
+    if (writes) s->written[queue] = count;
 }
 
 static dt_status emit_program(finish *f, int prog, dt_program *out) {
     dt_build *b = f->b;
     dt_prog *p = &b->prog[prog];
-    int *last = DT_ARENA_ARRAY(&b->tmp, int, p->n_st * 2 + 2), total[2] = {0, 0};
+    seen *last = DT_ARENA_ARRAY(&b->tmp, seen, p->n_st + 1);
+    int total[2] = {0, 0};
     if (!last) return no_memory();
     for (int i = 0; i < p->n_step; i++) total[p->step[i].in.queue]++;
     for (int q = 0; q < 2; q++) {
@@ -341,13 +351,13 @@ static dt_status emit_program(finish *f, int prog, dt_program *out) {
         dt_instr *s = &p->step[i].in;
         int q = s->queue, count = out->n_instr[q] + 1;
         for (int k = 0; k < s->n_in + s->n_out; k++) {
-            wait_for(p, s->operand[k].slot, q, last, &s->wait);
+            wait_for(p, s->operand[k].slot, q, k >= s->n_in, last, &s->wait);
             wait_for_tenants(p, s->operand[k].slot, i, q, last, &s->wait);
         }
-        wait_for(p, s->scratch.slot, q, last, &s->wait);
+        wait_for(p, s->scratch.slot, q, true, last, &s->wait);
         wait_for_tenants(p, s->scratch.slot, i, q, last, &s->wait);
-        for (int k = 0; k < s->n_in + s->n_out; k++) touched(p, s->operand[k].slot, q, last, count);
-        touched(p, s->scratch.slot, q, last, count);
+        for (int k = 0; k < s->n_in + s->n_out; k++) touched(p, s->operand[k].slot, q, k >= s->n_in, last, count);
+        touched(p, s->scratch.slot, q, true, last, count);
         for (int k = 0; k < s->n_in + s->n_out; k++) s->operand[k].slot = slot_of(p, out, s->operand[k].slot);
         s->scratch.slot = slot_of(p, out, s->scratch.slot);
         out->instr[q][out->n_instr[q]++] = *s;

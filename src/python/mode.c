@@ -1,5 +1,6 @@
 /* Modes and services of the whole program: grad mode, default dtype and placement, policy, threads, statistics. The context managers that
  * people use are in python/dtorch/_modes.py; these are the switches. */
+#include "ops/attention.h"
 #include "python/py.h"
 
 #include "plan/trace.h"
@@ -120,6 +121,19 @@ static PyObject *autocast_cache_set(PyObject *m, PyObject *o) {
 static PyObject *autocast_forget(PyObject *m, PyObject *none) {
     dt_autocast_forget();
     Py_RETURN_NONE;
+}
+/* _context_set(mode, load_balance) -> the previous pair */
+static PyObject *context_set(PyObject *m, PyObject *args) {
+    static const char *const modes[] = {"auto", "ring", "ulysses", "gather"};
+    const char *mode;
+    int balance;
+    if (!PyArg_ParseTuple(args, "sp", &mode, &balance)) return NULL;
+    for (int i = 0; i < 4; i++)
+        if (!strcmp(mode, modes[i])) {
+            dt_context_state was = dt_context_set((dt_context_state){(uint8_t)i, !balance});
+            return Py_BuildValue("sO", modes[was.mode], was.unbalanced ? Py_False : Py_True);
+        }
+    return PyErr_Format(PyExc_ValueError, "context_parallel(): mode '%s' is not legal: 'auto', 'ring', 'ulysses' and 'gather' are", mode);
 }
 static PyObject *set_num_threads(PyObject *m, PyObject *o) {
     long n = PyLong_AsLong(o);
@@ -327,6 +341,7 @@ static PyMethodDef functions[] = {
     {"_autocast_cache", autocast_cache, METH_NOARGS, NULL},
     {"_autocast_cache_set", autocast_cache_set, METH_O, NULL},
     {"_autocast_forget", autocast_forget, METH_NOARGS, NULL},
+    {"_context_set", context_set, METH_VARARGS, NULL},
     {"set_num_threads", set_num_threads, METH_O, "How many threads the CPU devices share."},
     {"get_num_threads", get_num_threads, METH_NOARGS, "How many threads the CPU devices share."},
     {"promote_types", promote_types, METH_VARARGS, "promote_types(type1, type2): the smallest dtype that holds both."},

@@ -6,8 +6,9 @@ There are no process groups and no ranks: one program names devices and says whe
 from __future__ import annotations
 
 from dtorch._C import DeviceMesh, Partial, Placement, Replicate, Shard, init_device_mesh
+from dtorch.distributed._context import context_parallel
 
-__all__ = ["DeviceMesh", "Partial", "Placement", "Replicate", "Shard", "init_device_mesh", "is_available", "is_initialized"]
+__all__ = ["DeviceMesh", "Partial", "Placement", "Replicate", "Shard", "context_parallel", "init_device_mesh", "is_available", "is_initialized"]
 
 _RANKS = {
     "init_process_group", "destroy_process_group", "new_group", "get_rank", "get_world_size", "barrier", "all_reduce", "all_gather",

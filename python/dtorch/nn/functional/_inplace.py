@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 import warnings
 
 import dtorch
@@ -150,31 +149,11 @@ def embedding(input, weight, padding_idx=None, max_norm=None, norm_type=2.0, sca
     return _nn.embedding(input, weight, padding_idx, None, 2.0, scale_grad_by_freq)
 
 
-def _attention_with_dropout(query, key, value, attn_mask, dropout_p, is_causal, scale, enable_gqa):
-    """Attention in plain operators, with some of the weights dropped."""
-    if is_causal and attn_mask is not None:
-        raise RuntimeError("scaled_dot_product_attention: explicit attn_mask should not be set when is_causal=True")
-    if enable_gqa and key.shape[-3] != query.shape[-3]:
-        groups = query.shape[-3] // key.shape[-3]
-        key, value = key.repeat_interleave(groups, -3), value.repeat_interleave(groups, -3)
-    scores = (query * (1.0 / math.sqrt(query.shape[-1]) if scale is None else scale)) @ key.transpose(-2, -1)
-    if is_causal:
-        attn_mask = dtorch.ones(query.shape[-2], key.shape[-2], dtype=dtorch.bool, device=query.device).tril()
-    if attn_mask is None:
-        weights = scores.softmax(-1)
-    elif attn_mask.dtype == dtorch.bool:  # a row that sees no key gives 0
-        weights = scores.masked_fill(~attn_mask, float("-inf")).softmax(-1).masked_fill(~attn_mask, 0.0)
-    else:
-        weights = (scores + attn_mask).softmax(-1)
-    return _nn.dropout(weights, dropout_p, True) @ value
-
-
 def scaled_dot_product_attention(query, key, value, attn_mask=None, dropout_p=0.0, is_causal=False, scale=None, enable_gqa=False):
     """softmax(scale query key' + attn_mask) value: (..., H, L, D), (..., H, S, D), (..., H, S, E) -> (..., H, L, E).
 
     A bool `attn_mask` is True where a key is seen; a float one is added. `scale` defaults to 1 / sqrt(D). `enable_gqa` lets key and value have
-    fewer heads. Without dropout it is computed in tiles: memory grows with the sequence, not with its square.
+    fewer heads. It is computed in tiles: memory grows with the sequence, not with its square. Where the sequence is sharded,
+    :class:`dtorch.distributed.context_parallel` says how it runs.
     """
-    if dropout_p > 0.0:
-        return _attention_with_dropout(query, key, value, attn_mask, dropout_p, is_causal, scale, enable_gqa)
-    return _nn.scaled_dot_product_attention(query, key, value, attn_mask, 0.0, is_causal, scale=scale, enable_gqa=enable_gqa)
+    return _nn.scaled_dot_product_attention(query, key, value, attn_mask, dropout_p, is_causal, scale=scale, enable_gqa=enable_gqa)

@@ -9,39 +9,51 @@
  * Saved for backward: logsumexp per row (-inf where a row sees nothing; that row's output is 0).
  * Backward: a task takes one key head; for each block of keys it walks the query rows in tiles of ATT_BR, makes the weights again from
  * logsumexp, and adds to dk, dv (in the task) and dq (in scratch; only this task touches these heads). Groups of query heads may share a
- * key head; every operand may have any strides. With a sharded L the place of q says where the rows start (causal masks). */
+ * key head; every operand may have any strides. The places of q and k say where their rows and heads start in the whole (causal masks,
+ * groups of heads that are cut, dropout).
+ * Steps: the keys may come as several blocks, one call a block. A step starts from the output and logsumexp of the one before. */
 #include "backend/cpu/isa/gemm.h"
 
 #include <math.h>
 #include <string.h>
 
 #include "ops/attention.h"
+#include "ops/random.h"
 
 enum { ATT_BC = 64, ATT_BR = 48, ATT_MAX_GROUP = 64 };
 #define LOG2E 1.4426950408889634074
 
 typedef struct att {
-    dt_view q, k, v, mask, gy, o;
+    dt_view q, k, v, mask, gy, o, lse, delta, gq;
     int nb;                           /* batch dimensions of the result */
     int64_t batch[DT_MAX_DIM], group; /* heads are the last batch dimension; `group` of them share a key head */
-    int64_t L, S, D, E, q0, mask_rs, mask_cs, rows_a_task, lse_stride, heads, kv_heads;
+    int64_t L, S, D, E, mask_rs, mask_cs, rows_a_task, heads, kv_heads;
+    int64_t d0;             /* global number of the first query row minus that of the first key: what causal masks look at */
+    int64_t head0, kv_head0; /* global numbers of the first heads here */
     double scale;
-    bool causal;
-    void *lse, *delta, *dq, *gq, *gk, *gv;
-    const dt_view *lse_in;
+    bool causal, resume, last, add; /* steps over several blocks of keys: see attention_step */
+    void *acc, *dq, *gk, *gv;
+    dt_dtype key_dtype; /* of gk, gv */
+    double dropout;
+    uint64_t seed, offset;
+    const dt_geom *like;    /* where the result's part lies in the whole */
+    int64_t keys, key0;     /* of the whole; the first one here */
 } att;
-/* Where one head's operands start, in elements; row: the first of its rows among all rows of all heads. */
+/* Where one head's operands start, in elements; row: the first of its rows among all rows of all heads; line: the same in the whole. */
 typedef struct att_at {
-    int64_t q, k, v, mask, gy, o, lse, row;
+    int64_t q, k, v, mask, gy, o, lse, delta, gq, row, line;
 } att_at;
 
-/* The offset of batch item idx in v, whose last `tail` dimensions are not batch; its head dimension is divided by `group`. */
-static int64_t batch_offset(const att *s, const dt_view *v, int tail, const int64_t *idx, int64_t group) {
+/* The key head of query head h, both counted here. */
+static int64_t key_head(const att *s, int64_t h) { return (s->head0 + h) / s->group - s->kv_head0; }
+
+/* The offset of batch item idx in v, whose last `tail` dimensions are not batch. */
+static int64_t batch_offset(const att *s, const dt_view *v, int tail, const int64_t *idx, bool key) {
     int64_t o = 0;
-    for (int d = 0; d < s->nb; d++) {
+    for (int d = 0; v->data && d < s->nb; d++) {
         int from = d - (s->nb - (v->ndim - tail));
         if (from < 0 || v->shape[from] == 1) continue;
-        o += (d == s->nb - 1 ? idx[d] / group : idx[d]) * v->stride[from];
+        o += (key && d == s->nb - 1 ? key_head(s, idx[d]) : idx[d]) * v->stride[from];
     }
     return o;
 }
@@ -53,14 +65,29 @@ static att_at locate(const att *s, int64_t head) {
         rest /= s->batch[d];
     }
     att_at b = {.row = head * s->L};
-    b.q = batch_offset(s, &s->q, 2, idx, 1);
-    b.k = batch_offset(s, &s->k, 2, idx, s->group);
-    b.v = batch_offset(s, &s->v, 2, idx, s->group);
-    if (s->mask.data) b.mask = batch_offset(s, &s->mask, 2, idx, 1);
-    if (s->gy.data) b.gy = batch_offset(s, &s->gy, 2, idx, 1);
-    if (s->gy.data) b.o = batch_offset(s, &s->o, 2, idx, 1);
-    if (s->lse_in) b.lse = batch_offset(s, s->lse_in, 1, idx, 1);
+    b.q = batch_offset(s, &s->q, 2, idx, false);
+    b.k = batch_offset(s, &s->k, 2, idx, true);
+    b.v = batch_offset(s, &s->v, 2, idx, true);
+    b.mask = batch_offset(s, &s->mask, 2, idx, false);
+    b.gy = batch_offset(s, &s->gy, 2, idx, false);
+    b.o = batch_offset(s, &s->o, 2, idx, false);
+    b.gq = batch_offset(s, &s->gq, 2, idx, false);
+    b.lse = batch_offset(s, &s->lse, 1, idx, false);
+    b.delta = batch_offset(s, &s->delta, 1, idx, false);
+    for (int d = 0; d < s->nb; d++) b.line = b.line * s->like->shape[d] + s->like->lo[d] + idx[d];
+    b.line = b.line * s->like->shape[s->nb] + s->like->lo[s->nb];
     return b;
+}
+
+/* Which of the weights of keys [j0, j0 + n) dropout keeps, in one row of a head: the bits that dropout of the whole (…, H, L, S) draws. */
+static void drop_bits(const att *s, const att_at *b, int64_t row, int64_t j0, int64_t n, uint8_t *keep) {
+    uint64_t g = (uint64_t)((b->line + row) * s->keys + s->key0 + j0);
+    int32_t limit = (int32_t)(s->dropout * 0x1p31);
+    uint32_t w[4];
+    for (int64_t j = 0; j < n; j++, g++) {
+        if (j == 0 || (g & 3) == 0) dt_philox(s->seed, s->offset + (g >> 2), 0, w);
+        keep[j] = (int32_t)(w[g & 3] >> 1) >= limit;
+    }
 }
 
 static void load_f64(const void *src, int64_t stride, int64_t n, double *dst) {
@@ -127,7 +154,6 @@ static inline double hmax_f64(__m256d v) {
 #define SUF _f32
 #define LOAD(dtype, src, stride, n, dst) DT_ISA_FN(load_f32)(dtype, src, stride, n, dst)
 #define STORE(dtype, src, n, dst) DT_ISA_FN(store_f32)(dtype, src, n, dst)
-#define LSE_AT(s, b, row) ((const float *)(s)->lse)[(b)->lse + (row) * (s)->lse_stride]
 #define LOG2(x) log2f(x)
 #define EXP2_MIN -126.0f
 #define EXP2_MAGIC 12582912.0f /* 1.5 * 2^23: adding it rounds to an integer */
@@ -143,7 +169,6 @@ static inline double hmax_f64(__m256d v) {
 #undef SUF
 #undef LOAD
 #undef STORE
-#undef LSE_AT
 #undef LOG2
 #undef EXP2_MIN
 #undef EXP2_MAGIC
@@ -159,7 +184,6 @@ static inline double hmax_f64(__m256d v) {
 #define SUF _f64
 #define LOAD(dtype, src, stride, n, dst) load_f64(src, stride, n, dst)
 #define STORE(dtype, src, n, dst) memcpy(dst, src, (size_t)(n)*8)
-#define LSE_AT(s, b, row) ((const double *)(s)->lse)[(b)->lse + (row) * (s)->lse_stride]
 #define LOG2(x) log2(x)
 #define EXP2_MIN -1022.0
 #define EXP2_MAGIC 6755399441055744.0
@@ -181,39 +205,66 @@ static void forward_task(void *arg, int64_t i) {
         forward_tile_f32(s, &b, i0, rows);
 }
 
-/* What both passes share: q, k, v, mask are inputs at, at + 1, … */
-static att describe(const dt_kctx *c, int at, const dt_view *like) {
+/* What all passes share: q, k, v, mask are inputs at, at + 1, …; seed and offset of dropout are the last two inputs. */
+static att describe(const dt_kctx *c, int at, const dt_view *like, const dt_geom *like_place) {
     const dt_attention_attr *a = c->attr;
-    att s = {.q = c->in[at], .k = c->in[at + 1], .v = c->in[at + 2], .mask = c->in[at + 3], .nb = like->ndim - 2, .causal = a->is_causal};
+    att s = {.q = c->in[at], .k = c->in[at + 1], .v = c->in[at + 2], .mask = c->in[at + 3], .nb = like->ndim - 2, .causal = a->is_causal, .last = true};
+    const dt_geom *qp = &c->in_place[at], *kp = &c->in_place[at + 1];
     s.L = s.q.shape[s.q.ndim - 2];
     s.D = s.q.shape[s.q.ndim - 1];
     s.S = s.k.shape[s.k.ndim - 2];
     s.E = s.v.shape[s.v.ndim - 1];
-    s.q0 = c->in_place[at].lo[s.q.ndim - 2];
+    s.like = like_place;
+    s.keys = kp->shape[s.k.ndim - 2];
+    s.key0 = kp->lo[s.k.ndim - 2];
+    s.d0 = qp->lo[s.q.ndim - 2] - s.key0;
     s.scale = a->scale == a->scale ? a->scale : 1 / sqrt((double)(s.D ? s.D : 1));
     s.heads = 1;
     for (int d = 0; d < s.nb; d++) s.heads *= s.batch[d] = like->shape[d];
-    int64_t kh = s.k.ndim > 2 ? s.k.shape[s.k.ndim - 3] : 1;
-    s.group = s.nb && kh && s.heads ? s.batch[s.nb - 1] / kh : 1;
-    s.kv_heads = s.group ? s.heads / s.group : 0;
+    int64_t all_heads = s.nb ? like_place->shape[s.nb - 1] : 1, all_kv = s.k.ndim > 2 ? kp->shape[s.k.ndim - 3] : 1;
+    s.group = all_kv && all_heads >= all_kv ? all_heads / all_kv : 1;
+    s.head0 = s.nb ? like_place->lo[s.nb - 1] : 0;
+    s.kv_head0 = s.k.ndim > 2 ? kp->lo[s.k.ndim - 3] : 0;
     if (s.mask.dtype == DT_DTYPE_NONE) s.mask.data = NULL;
     if (s.mask.data) {
         s.mask_rs = s.mask.shape[s.mask.ndim - 2] == 1 ? 0 : s.mask.stride[s.mask.ndim - 2];
         s.mask_cs = s.mask.shape[s.mask.ndim - 1] == 1 ? 0 : s.mask.stride[s.mask.ndim - 1];
     }
+    if (a->dropout > 0 && dt_view_given(&c->in[c->n_in - 1])) {
+        s.dropout = a->dropout;
+        s.seed = (uint64_t)dt_view_i64(&c->in[c->n_in - 2]);
+        s.offset = (uint64_t)dt_view_i64(&c->in[c->n_in - 1]);
+    }
     return s;
 }
 
-dt_status DT_ISA_FN(attention)(const dt_kctx *c) {
-    att s = describe(c, 0, &c->out[0]);
-    s.o = c->out[0];
-    s.lse = c->out[1].data;
-    if (s.heads == 0 || s.L == 0) return DT_OK;
-    int64_t widest = s.D > s.E ? s.D : s.E, fit = 16384 / (widest + 1) / 12 * 12;
-    s.rows_a_task = fit > 252 ? 252 : fit < 12 ? 12 : fit;
-    while (s.rows_a_task > 48 && s.heads * ((s.L + s.rows_a_task - 1) / s.rows_a_task) < 16) s.rows_a_task = (s.rows_a_task / 2 + 11) / 12 * 12;
-    dt_team_run(c->team, forward_task, &s, s.heads * ((s.L + s.rows_a_task - 1) / s.rows_a_task));
+static dt_status forward(const dt_kctx *c, att *s) {
+    if (s->heads == 0 || s->L == 0) return DT_OK;
+    int64_t widest = s->D > s->E ? s->D : s->E, fit = 16384 / (widest + 1) / 12 * 12;
+    s->rows_a_task = fit > 252 ? 252 : fit < 12 ? 12 : fit;
+    while (s->rows_a_task > 48 && s->heads * ((s->L + s->rows_a_task - 1) / s->rows_a_task) < 16) s->rows_a_task = (s->rows_a_task / 2 + 11) / 12 * 12;
+    dt_team_run(c->team, forward_task, s, s->heads * ((s->L + s->rows_a_task - 1) / s->rows_a_task));
     return DT_OK;
+}
+
+dt_status DT_ISA_FN(attention)(const dt_kctx *c) {
+    att s = describe(c, 0, &c->out[0], &c->out_place[0]);
+    s.o = c->out[0];
+    s.lse = c->out[1];
+    return forward(c, &s);
+}
+
+/* One block of keys out of several. out: y, logsumexp, and for 16-bit y the same in the computing type, contiguous. With `resume` they hold
+ * what the blocks before gave; y is right after each step (in the third output until the last). */
+dt_status DT_ISA_FN(attention_step)(const dt_kctx *c) {
+    const dt_attention_attr *a = c->attr;
+    att s = describe(c, 0, &c->out[0], &c->out_place[0]);
+    s.o = c->out[0];
+    s.lse = c->out[1];
+    s.acc = dt_view_given(&c->out[2]) ? c->out[2].data : NULL;
+    s.resume = a->resume;
+    s.last = a->last;
+    return forward(c, &s);
 }
 
 static void delta_task(void *arg, int64_t i) {
@@ -225,35 +276,77 @@ static void delta_task(void *arg, int64_t i) {
         delta_rows_f32(s, &b, 0, s->L);
 }
 
+/* Task i is local key head i % n of batch item i / n: its query heads, as far as they are here. */
 static void backward_task(void *arg, int64_t i) {
     const att *s = arg;
     att_at b[ATT_MAX_GROUP];
-    for (int h = 0; h < s->group; h++) b[h] = locate(s, i * s->group + h);
+    int64_t here = s->nb ? s->batch[s->nb - 1] : 1, outer = i / s->kv_heads, kv = i % s->kv_heads + s->kv_head0;
+    int64_t lo = kv * s->group - s->head0, hi = lo + s->group;
+    if (lo < 0) lo = 0;
+    if (hi > here) hi = here;
+    int n = 0;
+    for (int64_t h = lo; h < hi; h++) b[n++] = locate(s, outer * here + h);
     if (s->q.dtype == DT_float64)
-        backward_head_f64(s, b, (int)s->group, i * s->S);
+        backward_head_f64(s, b, n, i * s->S);
     else
-        backward_head_f32(s, b, (int)s->group, i * s->S);
+        backward_head_f32(s, b, n, i * s->S);
 }
 
-/* in: gy, q, k, v, mask, out, logsumexp; out: gq, gk, gv. scratch: dq (rows, D rounded up to 16), delta (rows,) of the computing type */
+static dt_status backward(const dt_kctx *c, att *s) {
+    if (s->group > ATT_MAX_GROUP)
+        return dt_fail(DT_E_NOTIMPL, "attention: at most %d query heads share a key head, got %lld", ATT_MAX_GROUP, (long long)s->group);
+    int64_t outer = 1;
+    for (int d = 0; d + 1 < s->nb; d++) outer *= s->batch[d];
+    s->kv_heads = s->k.ndim > 2 ? s->k.shape[s->k.ndim - 3] : 1;
+    if (!s->resume && s->heads * s->L > 0) memset(s->dq, 0, dt_attention_dq_bytes(s->heads * s->L, s->D, s->q.dtype));
+    dt_team_run(c->team, backward_task, s, outer * s->kv_heads);
+    return DT_OK;
+}
+
+/* in: gy, q, k, v, mask, out, logsumexp, seed, offset; out: gq, gk, gv. scratch: dq (rows, D rounded up to 16), delta (rows,) of the computing type */
 dt_status DT_ISA_FN(attention_backward)(const dt_kctx *c) {
-    att s = describe(c, 1, &c->in[0]);
+    att s = describe(c, 1, &c->in[0], &c->in_place[0]);
     s.gy = c->in[0];
     s.o = c->in[5];
-    s.lse = c->in[6].data;
-    s.lse_in = &c->in[6];
-    s.lse_stride = c->in[6].stride[c->in[6].ndim - 1];
-    s.gq = c->out[0].data;
+    s.lse = c->in[6];
+    s.gq = c->out[0];
     s.gk = c->out[1].data;
     s.gv = c->out[2].data;
-    if (s.heads == 0) return DT_OK;
-    if (s.group > ATT_MAX_GROUP)
-        return dt_fail(DT_E_NOTIMPL, "attention: at most %d query heads share a key head, got %lld", ATT_MAX_GROUP, (long long)s.group);
-    size_t size = s.q.dtype == DT_float64 ? 8 : 4, rows = (size_t)(s.heads * s.L), dq = (rows * (size_t)((s.D + 15) / 16 * 16) * size + 63) / 64 * 64;
+    s.key_dtype = c->out[1].dtype;
+    s.delta = s.lse;
+    dt_view_set_contiguous(&s.delta);
     s.dq = c->scratch;
-    s.delta = (char *)c->scratch + dq;
-    if (dq) memset(s.dq, 0, dq);
+    s.delta.data = (char *)c->scratch + dt_attention_dq_bytes(s.heads * s.L, s.D, s.q.dtype);
     dt_team_run(c->team, delta_task, &s, s.heads);
-    dt_team_run(c->team, backward_task, &s, s.kv_heads);
+    return backward(c, &s);
+}
+
+/* in: gy, y; out: delta = sum of gy y along the last dimension, as attention_backward_step reads it */
+dt_status DT_ISA_FN(attention_delta)(const dt_kctx *c) {
+    att s = {.gy = c->in[0], .o = c->in[1], .delta = c->out[0], .nb = c->in[0].ndim - 2, .like = &c->in_place[0], .heads = 1, .group = 1};
+    s.q.dtype = c->in[0].dtype;
+    s.L = s.gy.shape[s.nb];
+    s.E = s.gy.shape[s.nb + 1];
+    for (int d = 0; d < s.nb; d++) s.heads *= s.batch[d] = s.gy.shape[d];
+    if (s.heads && s.L) dt_team_run(c->team, delta_task, &s, s.heads);
     return DT_OK;
+}
+
+/* One block of keys out of several. in: gy, q, k, v, mask, logsumexp, delta, seed, offset; out: gq (written by the last step), dq, which gathers
+ * over the steps, gk and gv of this block, contiguous (`add`: summed to what is there). */
+dt_status DT_ISA_FN(attention_backward_step)(const dt_kctx *c) {
+    const dt_attention_attr *a = c->attr;
+    att s = describe(c, 1, &c->in[0], &c->in_place[0]);
+    s.gy = c->in[0];
+    s.lse = c->in[5];
+    s.delta = c->in[6];
+    s.gq = c->out[0];
+    s.dq = c->out[1].data;
+    s.gk = c->out[2].data;
+    s.gv = c->out[3].data;
+    s.key_dtype = c->out[2].dtype;
+    s.resume = a->resume;
+    s.last = a->last;
+    s.add = a->add;
+    return backward(c, &s);
 }

@@ -80,7 +80,7 @@ static void OF(mask_row)(const att *s, int64_t mask_at, int64_t row, int64_t j0,
         }
     }
     if (s->causal) /* key j0 + j is seen by rows from it on */
-        for (int64_t j = s->q0 + row - j0 + 1 < 0 ? 0 : s->q0 + row - j0 + 1; j < cols; j++) x[j] = -(T)INFINITY;
+        for (int64_t j = s->d0 + row - j0 + 1 < 0 ? 0 : s->d0 + row - j0 + 1; j < cols; j++) x[j] = -(T)INFINITY;
     for (int64_t j = cols; j < ATT_BC; j++) x[j] = -(T)INFINITY;
 }
 
@@ -107,6 +107,32 @@ static inline void OF(softmax_row)(T *x, T *max, V *sum, T *o, int64_t ep) {
     *max = m;
 }
 
+static inline T *OF(lse_at)(const att *s, const att_at *b, int64_t row) { return (T *)s->lse.data + b->lse + row * s->lse.stride[s->lse.ndim - 1]; }
+
+/* Dropout of weights (or of their gradients): what is not kept becomes 0, the rest grows. */
+static void OF(drop_row)(const att *s, const att_at *b, int64_t row, int64_t j0, int64_t n, T *x) {
+    uint8_t keep[ATT_BC];
+    T grow = (T)(1 / (1 - s->dropout));
+    drop_bits(s, b, row, j0, n, keep);
+    for (int64_t j = 0; j < n; j++) x[j] = keep[j] ? x[j] * grow : 0;
+}
+
+/* Go on where an earlier step stopped: its output counts as one key of weight 2^lse. */
+static void OF(resume_rows)(const att *s, const att_at *b, int64_t i0, int64_t rows, T *o, int64_t ep, T *max, V *sum) {
+    int64_t E = s->E;
+    for (int64_t i = 0; i < rows; i++) {
+        T l = *OF(lse_at)(s, b, i0 + i);
+        max[i] = l * (T)LOG2E;
+        sum[i] = (V){0};
+        *(T *)&sum[i] = l == -(T)INFINITY ? 0 : 1;
+        if (s->acc)
+            memcpy(o + i * ep, (T *)s->acc + (b->row + i0 + i) * E, (size_t)E * sizeof(T));
+        else
+            memcpy(o + i * ep, (T *)s->o.data + b->o + (i0 + i) * s->o.stride[s->o.ndim - 2], (size_t)E * sizeof(T));
+        for (int64_t j = E; j < ep; j++) o[i * ep + j] = 0;
+    }
+}
+
 /* Rows [i0, i0 + rows) of one head, at most ATT_ROWS. */
 static void OF(forward_tile)(const att *s, const att_at *b, int64_t i0, int64_t rows) {
     int64_t D = s->D, E = s->E, ep = (E + LANES - 1) / LANES * LANES;
@@ -115,26 +141,31 @@ static void OF(forward_tile)(const att *s, const att_at *b, int64_t i0, int64_t 
     T max[rows];
     V sum[rows];
     OF(load_rows)(s, &s->q, b->q + i0 * s->q.stride[s->q.ndim - 2], rows, D, (T)(s->scale * LOG2E), qs, D);
-    memset(o, 0, sizeof o);
-    for (int64_t i = 0; i < rows; i++) max[i] = -(T)INFINITY, sum[i] = (V){0};
-    int64_t end = s->causal ? s->q0 + i0 + rows : s->S;
+    if (s->resume)
+        OF(resume_rows)(s, b, i0, rows, o, ep, max, sum);
+    else {
+        memset(o, 0, sizeof o);
+        for (int64_t i = 0; i < rows; i++) max[i] = -(T)INFINITY, sum[i] = (V){0};
+    }
+    int64_t end = s->causal ? s->d0 + i0 + rows : s->S;
     if (end > s->S) end = s->S;
     for (int64_t j0 = 0; j0 < end; j0 += ATT_BC) {
         int64_t nk = s->S - j0 < ATT_BC ? s->S - j0 : ATT_BC;
         OF(load_transposed)(&s->k, b->k + j0 * s->k.stride[s->k.ndim - 2], nk, D, kt);
         OF(load_rows)(s, &s->v, b->v + j0 * s->v.stride[s->v.ndim - 2], nk, E, 1, vp, ep);
-        int64_t first = s->causal ? j0 - s->q0 - i0 : 0; /* rows above see none of these keys */
+        int64_t first = s->causal ? j0 - s->d0 - i0 : 0; /* rows above see none of these keys */
         if (first < 0) first = 0;
         first -= first % MICRO_MR;
         for (int64_t i = first; i < rows; i += MICRO_MR) {
             int64_t m = rows - i < MICRO_MR ? rows - i : MICRO_MR, seen = nk;
-            if (s->causal && s->q0 + i0 + i + m - j0 < nk) seen = s->q0 + i0 + i + m - j0; /* keys that any of these rows sees */
+            if (s->causal && s->d0 + i0 + i + m - j0 < nk) seen = s->d0 + i0 + i + m - j0; /* keys that any of these rows sees */
             int64_t wide = (seen + LANES - 1) / LANES * LANES;
             OF(micro_tile)(m, wide, D, qs + i * D, D, 1, kt, ATT_BC, x, ATT_BC, false);
-            bool plain = !s->mask.data && nk == ATT_BC && (!s->causal || s->q0 + i0 + i - j0 + 1 >= ATT_BC);
+            bool plain = !s->mask.data && nk == ATT_BC && (!s->causal || s->d0 + i0 + i - j0 + 1 >= ATT_BC);
             for (int64_t r = 0; r < m; r++) {
                 if (!plain) OF(mask_row)(s, b->mask, i0 + i + r, j0, seen, x + r * ATT_BC);
                 OF(softmax_row)(x + r * ATT_BC, &max[i + r], &sum[i + r], o + (i + r) * ep, ep);
+                if (s->dropout > 0) OF(drop_row)(s, b, i0 + i + r, j0, seen, x + r * ATT_BC);
             }
             OF(micro_tile)(m, ep, seen, x, ATT_BC, 1, vp, ep, o + i * ep, ep, true);
         }
@@ -142,12 +173,18 @@ static void OF(forward_tile)(const att *s, const att_at *b, int64_t i0, int64_t 
     for (int64_t i = 0; i < rows; i++) {
         T l = OF(hsum)(sum[i]), inverse = l == 0 ? 0 : 1 / l; /* a row that sees nothing is 0 */
         for (int64_t j = 0; j < E; j++) o[i * ep + j] *= inverse;
-        STORE(s->o.dtype, o + i * ep, E, (char *)s->o.data + (size_t)((b->row + i0 + i) * E) * dt_dtype_size(s->o.dtype));
-        ((T *)s->lse)[b->row + i0 + i] = l == 0 ? -(T)INFINITY : (max[i] + (T)LOG2(l)) * (T)(1 / LOG2E);
+        if (s->acc)
+            memcpy((T *)s->acc + (b->row + i0 + i) * E, o + i * ep, (size_t)E * sizeof(T));
+        if (!s->acc || s->last)
+            STORE(s->o.dtype, o + i * ep, E, (char *)s->o.data + (size_t)(b->o + (i0 + i) * s->o.stride[s->o.ndim - 2]) * dt_dtype_size(s->o.dtype));
+        *(T *)OF(lse_at)(s, b, i0 + i) = l == 0 ? -(T)INFINITY : (max[i] + (T)LOG2(l)) * (T)(1 / LOG2E);
     }
 }
 
 /* ---- backward ---- */
+static inline T *OF(delta_at)(const att *s, const att_at *b, int64_t row) {
+    return (T *)s->delta.data + b->delta + row * s->delta.stride[s->delta.ndim - 1];
+}
 /* delta[i] = gy_i . y_i for rows [i0, i0 + rows) of one head */
 static void OF(delta_rows)(const att *s, const att_at *b, int64_t i0, int64_t rows) {
     int64_t E = s->E;
@@ -157,7 +194,7 @@ static void OF(delta_rows)(const att *s, const att_at *b, int64_t i0, int64_t ro
         OF(load_rows)(s, &s->o, b->o + i * s->o.stride[s->o.ndim - 2], 1, E, 1, o, E);
         T sum = 0;
         for (int64_t j = 0; j < E; j++) sum += g[j] * o[j];
-        ((T *)s->delta)[b->row + i] = sum;
+        *OF(delta_at)(s, b, i) = sum;
     }
 }
 
@@ -169,15 +206,17 @@ typedef struct OF(block) {
 } OF(block);
 
 static void OF(weights_row)(const att *s, const att_at *b, const OF(block) * w, int64_t row, T *p, T *ds) {
-    T lse = LSE_AT(s, b, row) * (T)LOG2E, delta = ((const T *)s->delta)[b->row + row];
+    T lse = *OF(lse_at)(s, b, row) * (T)LOG2E, delta = *OF(delta_at)(s, b, row);
     if (lse == -(T)INFINITY) lse = 0;
-    bool plain = !s->mask.data && w->nk == ATT_BC && (!s->causal || s->q0 + row - w->j0 + 1 >= ATT_BC);
+    bool plain = !s->mask.data && w->nk == ATT_BC && (!s->causal || s->d0 + row - w->j0 + 1 >= ATT_BC);
     if (!plain) OF(mask_row)(s, b->mask, row, w->j0, w->nk, p);
+    if (s->dropout > 0) OF(drop_row)(s, b, row, w->j0, w->nk, ds);
     for (int j = 0; j < ATT_BC; j += LANES) {
         V e = OF(exp2_vec)(*(const V *)(p + j) - lse);
         *(V *)(p + j) = e;
         *(V *)(ds + j) = e * (*(const V *)(ds + j) - delta);
     }
+    if (s->dropout > 0) OF(drop_row)(s, b, row, w->j0, w->nk, p);
 }
 
 static void OF(backward_rows)(const att *s, const att_at *b, const OF(block) * w, int64_t i0, int64_t rows) {
@@ -189,6 +228,15 @@ static void OF(backward_rows)(const att *s, const att_at *b, const OF(block) * w
     OF(micro_tile)(w->nk, w->ep, rows, w->p, 1, ATT_BC, w->gs, w->ep, w->dv, w->ep, true);
     OF(micro_tile)(w->nk, w->dp, rows, w->ds, 1, ATT_BC, w->qs, w->dp, w->dk, w->dp, true);
     OF(micro_tile)(rows, w->dp, w->nk, w->ds, ATT_BC, 1, w->kp, w->dp, (T *)s->dq + (b->row + i0) * w->dp, w->dp, true);
+}
+
+/* A row of a key's gradients to its place: stored, or added to what an earlier step left there (then g is of type T). */
+static void OF(store_key_row)(const att *s, const T *x, int64_t n, void *g, int64_t row) {
+    T *to = (T *)g + row * n;
+    if (s->add)
+        for (int64_t d = 0; d < n; d++) to[d] += x[d];
+    else
+        STORE(s->key_dtype, x, n, (char *)g + (size_t)(row * n) * dt_dtype_size(s->key_dtype));
 }
 
 /* Everything of one key head: its query heads are those of rows b[0 … group). */
@@ -207,18 +255,19 @@ static void OF(backward_head)(const att *s, const att_at *b, int group, int64_t 
         OF(load_rows)(s, &s->k, b->k + w.j0 * krs, w.nk, D, (T)s->scale, kp, dp);
         memset(dk, 0, sizeof dk);
         memset(dv, 0, sizeof dv);
-        int64_t first = s->causal && w.j0 > s->q0 ? w.j0 - s->q0 : 0;
+        int64_t first = s->causal && w.j0 > s->d0 ? w.j0 - s->d0 : 0;
         for (int h = 0; h < group; h++)
             for (int64_t i = first; i < s->L; i += ATT_BR) OF(backward_rows)(s, &b[h], &w, i, s->L - i < ATT_BR ? s->L - i : ATT_BR);
         for (int64_t j = 0; j < w.nk; j++) {
             for (int64_t d = 0; d < D; d++) dk[j * dp + d] *= (T)(1 / LOG2E);
-            STORE(s->q.dtype, dk + j * dp, D, (char *)s->gk + (size_t)((kv_row + w.j0 + j) * D) * dt_dtype_size(s->q.dtype));
-            STORE(s->q.dtype, dv + j * ep, E, (char *)s->gv + (size_t)((kv_row + w.j0 + j) * E) * dt_dtype_size(s->q.dtype));
+            OF(store_key_row)(s, dk + j * dp, D, s->gk, kv_row + w.j0 + j);
+            OF(store_key_row)(s, dv + j * ep, E, s->gv, kv_row + w.j0 + j);
         }
     }
-    for (int h = 0; h < group; h++)
+    for (int h = 0; s->last && h < group; h++)
         for (int64_t i = 0; i < s->L; i++)
-            STORE(s->q.dtype, (T *)s->dq + (b[h].row + i) * dp, D, (char *)s->gq + (size_t)((b[h].row + i) * D) * dt_dtype_size(s->q.dtype));
+            STORE(s->q.dtype, (T *)s->dq + (b[h].row + i) * dp, D,
+                  (char *)s->gq.data + (size_t)(b[h].gq + i * s->gq.stride[s->gq.ndim - 2]) * dt_dtype_size(s->q.dtype));
 }
 
 #undef OF
