@@ -115,21 +115,12 @@ static dt_placement along(const dt_meta *m, int nd, int64_t size, int d, int tai
     return k >= 0 && k < m->ndim - tail && m->shape[k] == size ? DT_S(k) : DT_R;
 }
 
-/* May the heads of k be cut just as those of q? Else they stay whole where q's are cut. All mesh dimensions that may come to cut heads count
- * together; those along which q, k and v (inputs at, at + 1, at + 2) are replicated or cut by batch do not. */
+/* May the heads of k be cut just as those of q? Else they stay whole where q's are cut. (q, k, v are inputs at, at + 1, at + 2.) */
 static bool heads_together(const dt_node *n, const dt_rules *r, int at, int64_t h, int64_t hk) {
     if (h == hk) return true;
-    int64_t parts = r->mesh->dim[r->mesh_dim];
-    for (int d = 0; d < r->mesh->ndim; d++) {
-        bool may = false;
-        for (int i = at; i < at + 3 && d != r->mesh_dim; i++) {
-            const dt_meta *m = n->in[i];
-            if (m->mesh != r->mesh || m->place[d].kind == DT_REPLICATE) continue;
-            may |= m->place[d].kind == DT_PARTIAL || m->place[d].dim >= m->ndim - 3;
-        }
-        if (may) parts *= r->mesh->dim[d];
-    }
-    return hk > 0 && hk % parts == 0;
+    for (int i = at; i < at + 3; i++)
+        if (!dt_rules_even_in(r, n->in[i], n->in[i]->ndim - 3, n->in[i]->ndim - 2, hk)) return false;
+    return true;
 }
 
 static int64_t key_heads(const dt_meta *k) { return k->ndim > 2 ? k->shape[k->ndim - 3] : 1; }

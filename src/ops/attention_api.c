@@ -92,11 +92,16 @@ static cut cut_of(const dt_tensor *q) {
     return c;
 }
 
-/* How often key heads are repeated so that `parts` devices can share them as they share the queries' heads; 0: it does not come out even. */
-static int64_t repeats(int64_t h, int64_t hk, int64_t parts) {
-    if (h == hk || hk < 1 || h % hk) return 1;
+/* How often key heads are repeated so that the devices can share them as they share the queries' heads; 0: it does not come out even. */
+static int64_t repeats(const sdpa *a, const cut *c) {
+    const dt_meta *k = dt_meta_of(a->k);
+    int64_t h = heads_of(a->q), hk = heads_of(a->k), cuts = 1;
+    if (h == hk || hk < 2 || h % hk) return 1;
+    for (int d = 0; d < k->mesh->ndim; d++)
+        if (k->place[d].kind == DT_SHARD && k->place[d].dim == k->ndim - 3) cuts *= k->mesh->dim[d];
+    if (hk % cuts) return 0; /* cut unevenly already: repeated heads would not lie where they should */
     for (int64_t e = 1; e <= h / hk; e++)
-        if ((h / hk) % e == 0 && (hk * e % parts == 0 || hk * e == h)) return e < parts ? e : 0;
+        if ((h / hk) % e == 0 && (hk * e % c->parts == 0 || hk * e == h)) return e < c->parts ? e : 0;
     return 0;
 }
 
@@ -128,7 +133,7 @@ static dt_tensor *laid_mask(dt_scope *s, const sdpa *a, const cut *c, int from_e
 }
 
 static dt_tensor *ulysses(dt_scope *s, const sdpa *a, const cut *c) {
-    int64_t e = repeats(heads_of(a->q), heads_of(a->k), c->parts);
+    int64_t e = repeats(a, c);
     bool spread = e > 1 && heads_of(a->k) > 1;
     int kd = dt_ndim(a->k) - 3, vd = dt_ndim(a->v) - 3;
     if (kd < 0 || vd < 0 || e == 0 || (heads_of(a->k) == 1 && heads_of(a->q) > 1)) kd = vd = -1;
@@ -154,7 +159,7 @@ static dt_tensor *by_rows(dt_scope *s, const sdpa *a, const cut *c, bool ring) {
 
 /* Bytes that a device receives in the forward pass, messages counted too; backward costs about twice that either way. */
 static bool ulysses_is_cheaper(const sdpa *a, const cut *c) {
-    int64_t h = heads_of(a->q), hk = heads_of(a->k), e = repeats(h, hk, c->parts);
+    int64_t h = heads_of(a->q), e = repeats(a, c);
     if (h % c->parts) return false; /* some devices would have more heads than others */
     double size = (double)dt_dtype_size((dt_dtype)c->q->dtype), n = (double)c->n, others = 1; /* devices that share what is not the sequence */
     for (int d = 0; d < c->q->mesh->ndim; d++)

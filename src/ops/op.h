@@ -122,6 +122,9 @@ typedef struct dt_rules {
 dt_status dt_rule_add(dt_rules *r, dt_placement **in, dt_placement **out) DT_WUR;
 /* True if a dimension of n is cut evenly however the mesh shards it (for reshapes of sharded dimensions). */
 bool dt_rules_even(const dt_rules *r, int64_t n);
+/* The same, knowing how input m lies whose dimensions [d0, d1) the rule would shard: mesh dimensions that leave them alone do not count. (An
+ * input that lies so already looks at those that shard them too; one that would have to move at all that might.) */
+bool dt_rules_even_in(const dt_rules *r, const dt_meta *m, int d0, int d1, int64_t n);
 
 /* Is m Shard(dim), plain or strided, along the rules' mesh dimension? */
 bool dt_rules_sharded(const dt_rules *r, const dt_meta *m, int dim);

@@ -21,6 +21,22 @@ dt_status dt_rule_add(dt_rules *r, dt_placement **in, dt_placement **out) {
 
 bool dt_rules_even(const dt_rules *r, int64_t n) { return n > 0 && n % r->mesh->n == 0; }
 
+/* Does m shard a dimension of [d0, d1) along mesh dimension k? */
+static bool shards(const dt_meta *m, const dt_mesh *mesh, int k, int d0, int d1) {
+    return m->mesh == mesh && m->place[k].kind == DT_SHARD && m->place[k].dim >= d0 && m->place[k].dim < d1;
+}
+
+bool dt_rules_even_in(const dt_rules *r, const dt_meta *m, int d0, int d1, int64_t n) {
+    bool stays = shards(m, r->mesh, r->mesh_dim, d0, d1);
+    int64_t parts = r->mesh->dim[r->mesh_dim];
+    for (int k = 0; k < r->mesh->ndim; k++) {
+        if (k == r->mesh_dim) continue;
+        bool replicated = m->mesh == r->mesh && m->place[k].kind == DT_REPLICATE;
+        if (stays ? shards(m, r->mesh, k, d0, d1) : !replicated) parts *= r->mesh->dim[k];
+    }
+    return n > 0 && n % parts == 0;
+}
+
 bool dt_rules_sharded(const dt_rules *r, const dt_meta *m, int dim) {
     return m && !m->wrapped && m->mesh == r->mesh && m->place[r->mesh_dim].kind == DT_SHARD && m->place[r->mesh_dim].dim == dim;
 }

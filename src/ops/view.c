@@ -58,7 +58,7 @@ static dt_status follow(const dt_node *n, dt_rules *r, const group *g, int k, in
     int64_t out_rows = outer / before;
     if (o->shape[j] % out_rows || (out_rows > 1 && o->ndim > DT_MAX_DIM / 2)) return DT_OK;
     int64_t out_run = o->shape[j] / out_rows;
-    if (out_run != run && !(dt_rules_even(r, run) && dt_rules_even(r, out_run))) return DT_OK;
+    if (out_run != run && !(dt_rules_even_in(r, m, g->i0, g->i1, run) && dt_rules_even_in(r, m, g->i0, g->i1, out_run))) return DT_OK;
     dt_placement *in, *out;
     DT_TRY(dt_rule_add(r, &in, &out));
     in[0] = DT_S_ROWS(k, rows);

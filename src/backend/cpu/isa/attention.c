@@ -286,6 +286,12 @@ static void backward_task(void *arg, int64_t i) {
     if (hi > here) hi = here;
     int n = 0;
     for (int64_t h = lo; h < hi; h++) b[n++] = locate(s, outer * here + h);
+    if (n == 0) { /* nobody here looks at these keys */
+        size_t size = dt_dtype_size(s->key_dtype), keys = (size_t)s->S;
+        if (!s->add && s->D) memset((char *)s->gk + (size_t)i * keys * (size_t)s->D * size, 0, keys * (size_t)s->D * size);
+        if (!s->add && s->E) memset((char *)s->gv + (size_t)i * keys * (size_t)s->E * size, 0, keys * (size_t)s->E * size);
+        return;
+    }
     if (s->q.dtype == DT_float64)
         backward_head_f64(s, b, n, i * s->S);
     else
