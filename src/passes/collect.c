@@ -273,7 +273,7 @@ dt_status dt_build_moves(dt_build *b, const dt_mesh *mesh, const char *kind, con
         party[to].n_pulls[0] = 1;
         c->bytes_moved += dt_view_numel(&v->dst.view) * (int64_t)dt_dtype_size(v->dst.view.dtype);
     }
-    DT_TRY(add_coll(b, c));
+    DT_TRY(dt_build_coll(b, c));
     return move_steps(b, c, in, out);
 }
 
