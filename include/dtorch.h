@@ -94,7 +94,7 @@ DT_API int dt_ndim(const dt_tensor *t);
 DT_API const int64_t *dt_shape(const dt_tensor *t);
 DT_API int64_t dt_numel(const dt_tensor *t);
 DT_API int dt_dtype_of(const dt_tensor *t);
-DT_API bool dt_is_sharded(const dt_tensor *t, int dim); /* over more than one device along tensor dimension dim */
+DT_API bool dt_is_sharded(const dt_tensor *t, int dim);      /* over more than one device along tensor dimension dim */
 DT_API const struct dt_meta *dt_meta_of(const dt_tensor *t); /* dtype, shape, mesh, placements: opaque outside the library */
 
 /* Data in and out. dt_from_host copies `data` (contiguous) at the call. dt_read waits until the value is there and copies the whole,

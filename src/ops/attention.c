@@ -285,7 +285,7 @@ static size_t scratch_backward(const dt_kctx *c) {
     return dt_attention_dq_bytes(rows, c->in[1].shape[c->in[1].ndim - 1], c->in[1].dtype) + (size_t)rows * (c->in[1].dtype == DT_float64 ? 8 : 4);
 }
 
-#define ATTRS                                                                                                               \
+#define ATTRS                                                                                                                                     \
     DT_ATTRS(dt_attention_attr, DT_FIELD(dt_attention_attr, is_causal), DT_FIELD(dt_attention_attr, scale), DT_FIELD(dt_attention_attr, dropout), \
              DT_FIELD(dt_attention_attr, context))
 

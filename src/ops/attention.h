@@ -6,9 +6,9 @@
 
 typedef struct dt_attention_attr {
     bool is_causal;
-    double scale;   /* NaN: 1 / sqrt(size of a query) */
-    double dropout; /* probability that a weight becomes 0; seed and offset are inputs */
-    int64_t context; /* dt_context: may the keys stay sharded along the sequence, passing round? */
+    double scale;           /* NaN: 1 / sqrt(size of a query) */
+    double dropout;         /* probability that a weight becomes 0; seed and offset are inputs */
+    int64_t context;        /* dt_context: may the keys stay sharded along the sequence, passing round? */
     bool resume, last, add; /* of the planner's steps: blocks of keys came before; none comes after; gradients of keys are added to what is there */
 } dt_attention_attr;
 

@@ -73,8 +73,8 @@ static dt_tensor *composed(dt_scope *s, const sdpa *a) {
 /* ---- context parallelism ---------------------------------------------------------------------------------------------------------- */
 typedef struct cut { /* how the queries' sequence is sharded */
     const dt_meta *q;
-    uint32_t dims;      /* bit d: along mesh dimension d */
-    int64_t n, parts;   /* devices along them; with those that cut the heads already */
+    uint32_t dims;    /* bit d: along mesh dimension d */
+    int64_t n, parts; /* devices along them; with those that cut the heads already */
 } cut;
 
 static cut cut_of(const dt_tensor *q) {
@@ -160,7 +160,7 @@ static dt_tensor *by_rows(dt_scope *s, const sdpa *a, const cut *c, bool ring) {
 /* Bytes that a device receives in the forward pass, messages counted too; backward costs about twice that either way. */
 static bool ulysses_is_cheaper(const sdpa *a, const cut *c) {
     int64_t h = heads_of(a->q), e = repeats(a, c);
-    if (h % c->parts) return false; /* some devices would have more heads than others */
+    if (h % c->parts) return false;                                                           /* some devices would have more heads than others */
     double size = (double)dt_dtype_size((dt_dtype)c->q->dtype), n = (double)c->n, others = 1; /* devices that share what is not the sequence */
     for (int d = 0; d < c->q->mesh->ndim; d++)
         if (c->q->place[d].kind == DT_SHARD && !(c->dims >> d & 1)) others *= (double)c->q->mesh->dim[d];

@@ -49,12 +49,12 @@ typedef struct ring {
     bool backward, balanced;
     int *rank, *peer; /* (n,) and (n, m): mesh positions */
     dt_box *qbox;
-    keys *key;         /* (n,) */
-    part *part;        /* (n, 2) */
-    dt_loc *held[2];   /* (n, 2): the buffers that k and v are pulled into */
-    dt_loc *given[2];  /* (n, 2): gradients of a foreign block of keys and values */
-    dt_loc *sum[2];    /* (n,): gradients of the own block */
-    dt_move *move;     /* (n,) scratch */
+    keys *key;        /* (n,) */
+    part *part;       /* (n, 2) */
+    dt_loc *held[2];  /* (n, 2): the buffers that k and v are pulled into */
+    dt_loc *given[2]; /* (n, 2): gradients of a foreign block of keys and values */
+    dt_loc *sum[2];   /* (n,): gradients of the own block */
+    dt_move *move;    /* (n,) scratch */
 } ring;
 
 static dt_status no_memory(void) { return dt_fail(DT_E_NOMEM, "attention: out of host memory"); }
@@ -317,8 +317,15 @@ static dt_status forward_step(ring *r, int pos, int i, int s) {
     dt_attention_attr *a = step_attr(r, p, s);
     dt_geom *g = DT_ARENA_ARRAY(r->b->arena, dt_geom, 9);
     if (!a || !g) return no_memory();
-    dt_loc l[9] = {p->q, keys_at(r, 0, pos, s), keys_at(r, 1, pos, s), mask_of(r, pos, p, holder), number_at(r, prog, SEED), number_at(r, prog, SEED + 1),
-                   p->out, p->lse, narrow(r) && p->first != p->last ? p->acc : absent(prog)};
+    dt_loc l[9] = {p->q,
+                   keys_at(r, 0, pos, s),
+                   keys_at(r, 1, pos, s),
+                   mask_of(r, pos, p, holder),
+                   number_at(r, prog, SEED),
+                   number_at(r, prog, SEED + 1),
+                   p->out,
+                   p->lse,
+                   narrow(r) && p->first != p->last ? p->acc : absent(prog)};
     g[0] = place_of(r, q, pos, q->ndim - 2, p->lo);
     g[1] = place_of(r, k, pos, k->ndim - 2, r->key[holder].lo);
     g[6] = place_of(r, y, pos, y->ndim - 2, p->lo);
@@ -334,8 +341,19 @@ static dt_status backward_step(ring *r, int pos, int i, int s, bool add) {
     if (!a || !g) return no_memory();
     a->add = add;
     dt_loc gk = s ? buffer(r, r->given, 0, pos, s) : r->sum[0][pos], gv = s ? buffer(r, r->given, 1, pos, s) : r->sum[1][pos];
-    dt_loc l[13] = {p->gy,    p->q,     keys_at(r, 0, pos, s), keys_at(r, 1, pos, s), mask_of(r, pos, p, holder), p->lse, p->delta, number_at(r, prog, B_SEED),
-                    number_at(r, prog, B_SEED + 1), p->out, p->dq, gk, gv};
+    dt_loc l[13] = {p->gy,
+                    p->q,
+                    keys_at(r, 0, pos, s),
+                    keys_at(r, 1, pos, s),
+                    mask_of(r, pos, p, holder),
+                    p->lse,
+                    p->delta,
+                    number_at(r, prog, B_SEED),
+                    number_at(r, prog, B_SEED + 1),
+                    p->out,
+                    p->dq,
+                    gk,
+                    gv};
     g[0] = place_of(r, gy, pos, gy->ndim - 2, p->lo);
     g[1] = place_of(r, q, pos, q->ndim - 2, p->lo);
     g[2] = place_of(r, k, pos, k->ndim - 2, r->key[holder].lo);

@@ -229,8 +229,8 @@ def test_balance():
 def test_the_block_is_checked_restored_and_a_decorator():
     with pytest.raises(ValueError, match="'auto', 'ring'"):
         context_parallel("spiral")
-    mesh = dt.init_device_mesh("cpu", (2,))
-    q = dt.distribute_tensor(dt.randn(1, 2, 8, 4), mesh, [S(2)])
+    mesh = dt.init_device_mesh("cpu", (4,))
+    q = dt.distribute_tensor(dt.randn(1, 4, 8, 4), mesh, [S(2)])
 
     def kinds(attention=F.scaled_dot_product_attention):
         held = []

@@ -28,7 +28,7 @@ typedef struct att {
     int nb;                           /* batch dimensions of the result */
     int64_t batch[DT_MAX_DIM], group; /* heads are the last batch dimension; `group` of them share a key head */
     int64_t L, S, D, E, mask_rs, mask_cs, rows_a_task, heads, kv_heads;
-    int64_t d0;             /* global number of the first query row minus that of the first key: what causal masks look at */
+    int64_t d0;              /* global number of the first query row minus that of the first key: what causal masks look at */
     int64_t head0, kv_head0; /* global numbers of the first heads here */
     double scale;
     bool causal, resume, last, add; /* steps over several blocks of keys: see attention_step */
@@ -36,8 +36,8 @@ typedef struct att {
     dt_dtype key_dtype; /* of gk, gv */
     double dropout;
     uint64_t seed, offset;
-    const dt_geom *like;    /* where the result's part lies in the whole */
-    int64_t keys, key0;     /* of the whole; the first one here */
+    const dt_geom *like; /* where the result's part lies in the whole */
+    int64_t keys, key0;  /* of the whole; the first one here */
 } att;
 /* Where one head's operands start, in elements; row: the first of its rows among all rows of all heads; line: the same in the whole. */
 typedef struct att_at {

@@ -173,8 +173,7 @@ static void OF(forward_tile)(const att *s, const att_at *b, int64_t i0, int64_t 
     for (int64_t i = 0; i < rows; i++) {
         T l = OF(hsum)(sum[i]), inverse = l == 0 ? 0 : 1 / l; /* a row that sees nothing is 0 */
         for (int64_t j = 0; j < E; j++) o[i * ep + j] *= inverse;
-        if (s->acc)
-            memcpy((T *)s->acc + (b->row + i0 + i) * E, o + i * ep, (size_t)E * sizeof(T));
+        if (s->acc) memcpy((T *)s->acc + (b->row + i0 + i) * E, o + i * ep, (size_t)E * sizeof(T));
         if (!s->acc || s->last)
             STORE(s->o.dtype, o + i * ep, E, (char *)s->o.data + (size_t)(b->o + (i0 + i) * s->o.stride[s->o.ndim - 2]) * dt_dtype_size(s->o.dtype));
         *(T *)OF(lse_at)(s, b, i0 + i) = l == 0 ? -(T)INFINITY : (max[i] + (T)LOG2(l)) * (T)(1 / LOG2E);
@@ -182,9 +181,7 @@ static void OF(forward_tile)(const att *s, const att_at *b, int64_t i0, int64_t 
 }
 
 /* ---- backward ---- */
-static inline T *OF(delta_at)(const att *s, const att_at *b, int64_t row) {
-    return (T *)s->delta.data + b->delta + row * s->delta.stride[s->delta.ndim - 1];
-}
+static inline T *OF(delta_at)(const att *s, const att_at *b, int64_t row) { return (T *)s->delta.data + b->delta + row * s->delta.stride[s->delta.ndim - 1]; }
 /* delta[i] = gy_i . y_i for rows [i0, i0 + rows) of one head */
 static void OF(delta_rows)(const att *s, const att_at *b, int64_t i0, int64_t rows) {
     int64_t E = s->E;
