@@ -473,7 +473,7 @@ class Run:
     """A small training run: shuffled data, dropout, running statistics, AdamW, a schedule, an average of the weights."""
 
     def __init__(self, kind, seed):
-        from dtorch.distributed.fsdp import fully_shard
+        from dtorch.distributed.fsdp import fully_shard, shard_optimizer_state
         from dtorch.distributed.tensor import distribute_module
         from dtorch.optim.swa_utils import AveragedModel, get_ema_multi_avg_fn
         from dtorch.utils.data import DataLoader, TensorDataset
@@ -486,9 +486,11 @@ class Run:
         self.model = Net()
         if kind.startswith("fsdp"):
             fully_shard(self.model, mesh=self.mesh)
-        elif kind == "ddp":
+        elif kind in ("ddp", "zero1", "zero2"):
             distribute_module(self.model, self.mesh)
         self.opt = dtorch.optim.AdamW(self.model.parameters(), lr=0.02)
+        if kind.startswith("zero"):
+            shard_optimizer_state(self.opt, self.mesh, gradients=kind == "zero2")
         self.schedule = dtorch.optim.lr_scheduler.CosineAnnealingLR(self.opt, 20)
         self.ema = AveragedModel(self.model, multi_avg_fn=get_ema_multi_avg_fn(0.9))
         self.loader = DataLoader(data, batch_size=8, shuffle=True)
@@ -533,11 +535,11 @@ class Run:
 
 
 @pytest.mark.parametrize("at", [4, 6, 9])
-@pytest.mark.parametrize("kind", ["one", "ddp", "fsdp", "fsdp4"])
+@pytest.mark.parametrize("kind", ["one", "ddp", "zero1", "zero2", "fsdp", "fsdp4"])
 def test_a_resumed_run_equals_an_uninterrupted_one(tmp_path, kind, at):
     whole = Run(kind, 0).train(14, at, tmp_path / "c")
     checkpoint.wait()
-    for other in (kind, "one", "fsdp4"):
+    for other in (kind, "one", "zero1", "fsdp4"):
         resumed = Run(other, 5)
         checkpoint.load(checkpoint.latest(tmp_path), resumed.state())
         assert resumed.step == at
@@ -572,3 +574,49 @@ def test_modules_that_do_not_fit(tmp_path):
     some = nn.Sequential(nn.Linear(3, 4), nn.Linear(4, 2))
     checkpoint.load(path, {"m": some}, strict=False)
     same(some[0].weight, checkpoint.load(path)["m"]["0.weight"])
+
+
+def test_names_of_pytorch(tmp_path):
+    from dtorch.distributed import checkpoint as dcp
+
+    mesh = init_device_mesh("cpu", (2,))
+    w = distribute_tensor(dtorch.arange(6.0), mesh, [Shard(0)])
+    dcp.save({"w": w, "step": 4}, checkpoint_id=tmp_path / "c")
+    state = {"w": dtorch.zeros(6), "step": 0}
+    dcp.load(state, checkpoint_id=tmp_path / "c")
+    assert state["w"].tolist() == list(range(6)) and state["step"] == 4
+    dcp.async_save({"w": w * 2}, storage_writer=dcp.FileSystemWriter(tmp_path / "d")).result()
+    dcp.load(state := {"w": dtorch.zeros(6)}, storage_reader=dcp.FileSystemReader(tmp_path / "d"))
+    assert state["w"].tolist() == [0, 2, 4, 6, 8, 10]
+    with pytest.raises(ValueError, match="checkpoint_id"):
+        dcp.save({})
+    with pytest.raises(NotImplementedError, match="planner"):
+        dcp.save({}, checkpoint_id=tmp_path / "e", planner=object())
+
+
+def test_stages_of_a_pipeline(tmp_path):
+    """Parameters on slices of a mesh, onto a plain model and back."""
+    root = init_device_mesh("cpu", (2, 2), mesh_dim_names=("pp", "tp"))
+    plain = nn.Sequential(nn.Linear(4, 6), nn.Linear(6, 3))
+    staged = nn.Sequential(nn.Linear(4, 6), nn.Linear(6, 3))
+    for i, layer in enumerate(staged):
+        for name, p in list(layer._parameters.items()):
+            layer.register_parameter(name, nn.Parameter(distribute_tensor(p.detach(), root["pp"][i], [Shard(0)])))
+    path = checkpoint.save(tmp_path / "c", {"m": staged})
+    assert len([n for n in os.listdir(path) if n.startswith("part-")]) == 4
+    checkpoint.load(path, {"m": plain})
+    for p, q in zip(plain.parameters(), staged.parameters(), strict=True):
+        same(p, q)
+    path = checkpoint.save(tmp_path / "d", {"m": nn.Sequential(nn.Linear(4, 6), nn.Linear(6, 3))})
+    checkpoint.load(path, {"m": staged})
+    checkpoint.load(path, {"m": plain})
+    for p, q in zip(plain.parameters(), staged.parameters(), strict=True):
+        same(p, q)
+
+
+def test_a_bar_shows_how_far_it_is(tmp_path, capsys, monkeypatch):
+    checkpoint.save(tmp_path / "a", {"w": dtorch.zeros(1000)}, progress=True)  # rich's, where it is installed
+    for name in ("rich", "rich.progress"):
+        monkeypatch.setitem(sys.modules, name, None)
+    checkpoint.save(tmp_path / "b", {"w": dtorch.zeros(1000), "v": dtorch.zeros(9)}, progress=True)
+    assert "saving b: 100 %" in capsys.readouterr().err

@@ -374,3 +374,158 @@ def test_checkpoints_lower_the_peak():
 
     peaks = [int(subprocess.run([sys.executable, "-c", PEAK, c], capture_output=True, check=True, text=True).stdout) for c in "01"]
     assert peaks[1] < 0.45 * peaks[0], peaks
+
+
+# ---- averages, adapters, tied and frozen weights, dropout
+
+
+def place_parameters(model, layout):
+    """Parameters as the placements say, as far as they have the dimensions; buffers replicated. Tied ones stay tied."""
+    made = {}
+    for m in model.modules():
+        for name, p in list(m._parameters.items()):
+            if p is None or layout is None:
+                continue
+            if id(p) not in made:
+                at = [q if not q.is_shard() or q.dim < p.ndim else R for q in layout[1]]
+                made[id(p)] = p, nn.Parameter(distribute_tensor(p.detach(), layout[0], at), p.requires_grad)
+            m._parameters[name] = made[id(p)][1]
+        for name, b in list(m._buffers.items()):
+            if b is not None and layout is not None:
+                m._buffers[name] = distribute_tensor(b, layout[0], None)
+    return model
+
+
+WHERE = {"plain": None, "S0": (mesh4(), [S0]), "R": (mesh4(), [R]), "S0 S1": (mesh22(), [S0, S1])}
+
+
+def batches(layout, steps=5):
+    rng = np.random.RandomState(0)
+    for _ in range(steps):
+        x, y = dtorch.from_numpy(rng.randn(7, 6).astype(np.float32)), dtorch.from_numpy(rng.randn(7, 6).astype(np.float32))
+        if layout is not None:
+            x, y = (distribute_tensor(t, layout[0], [S0] + [R] * (layout[0].ndim - 1)) for t in (x, y))
+        yield x, y
+
+
+def test_averages_on_shards():
+    from dtorch.optim.swa_utils import AveragedModel, get_ema_avg_fn, get_ema_multi_avg_fn
+
+    results = {}
+    for name, layout in WHERE.items():
+        dtorch.manual_seed(0)
+        model = nn.Sequential(nn.Linear(6, 5, bias=False), nn.BatchNorm1d(5), nn.ReLU(), nn.Linear(5, 6))
+        place_parameters(model, layout)
+        averages = [
+            AveragedModel(model, multi_avg_fn=get_ema_multi_avg_fn(0.7)), AveragedModel(model, avg_fn=get_ema_avg_fn(0.7)), AveragedModel(model),
+            AveragedModel(model, multi_avg_fn=get_ema_multi_avg_fn(0.7), use_buffers=True),
+        ]  # fmt: skip
+        opt = optim.SGD(model.parameters(), lr=0.2)
+        for x, y in batches(layout):
+            opt.zero_grad()
+            nn.functional.mse_loss(model(x), y).backward()
+            opt.step()
+            for a in averages:
+                a.update_parameters(model)
+        for a in averages:
+            for p, q in zip(a.module.parameters(), model.parameters(), strict=True):
+                assert p.placements == q.placements and p.device_mesh == q.device_mesh
+        results[name] = [whole(v) for a in averages for v in a.state_dict().values()]
+    for name in results:
+        for p, q in zip(results[name], results["plain"], strict=True):
+            np.testing.assert_allclose(p, q, rtol=1e-4, atol=1e-5, err_msg=name)
+
+
+class LoRA(nn.Module):
+    """y = base(x) + scale * x A B, base frozen."""
+
+    def __init__(self, base, rank=2, scale=2.0):
+        super().__init__()
+        self.base, self.scale = base.requires_grad_(False), scale
+        self.down = nn.Parameter(dtorch.randn(base.in_features, rank) / rank)
+        self.up = nn.Parameter(dtorch.zeros(rank, base.out_features))
+
+    def forward(self, x):
+        return self.base(x) + self.scale * (x @ self.down @ self.up)
+
+
+def test_adapters_on_a_frozen_sharded_base(tmp_path):
+    from dtorch import checkpoint as files
+
+    results = {}
+    for name, layout in WHERE.items():
+        dtorch.manual_seed(0)
+        model = nn.Sequential(LoRA(nn.Linear(6, 12)), nn.GELU(), LoRA(nn.Linear(12, 6)))
+        place_parameters(model, layout)
+        if name == "S0":  # adapters replicated, the base cut
+            for m in (model[0], model[2]):
+                for key in ("down", "up"):
+                    setattr(m, key, nn.Parameter(getattr(m, key).detach().redistribute(placements=[R])))
+        base = [whole(p) for p in model.parameters() if not p.requires_grad]
+        trained = {n: p for n, p in model.named_parameters() if p.requires_grad}
+        opt = optim.AdamW(trained.values(), lr=0.05)
+        for x, y in batches(layout, 6):
+            opt.zero_grad()
+            nn.functional.mse_loss(model(x), y).backward()
+            nn.utils.clip_grad_norm_(trained.values(), 1.0)
+            opt.step()
+        assert all(p.grad is None for p in model.parameters() if not p.requires_grad)
+        for p, q in zip(base, (p for p in model.parameters() if not p.requires_grad), strict=True):
+            np.testing.assert_array_equal(p, whole(q))
+        path = files.save(tmp_path / name, {"adapters": trained})
+        assert set(files.describe(path)) == {f"adapters.{n}" for n in trained} and len(trained) == 4
+        results[name] = [whole(p) for p in trained.values()]
+        other = place_parameters(nn.Sequential(LoRA(nn.Linear(6, 12)), nn.GELU(), LoRA(nn.Linear(12, 6))), layout)
+        files.load(path, {"adapters": {n: p for n, p in other.named_parameters() if p.requires_grad}})
+        equal([whole(p) for p in other.parameters() if p.requires_grad], results[name])
+    for name in results:
+        for p, q in zip(results[name], results["plain"], strict=True):
+            np.testing.assert_allclose(p, q, rtol=1e-4, atol=1e-5, err_msg=name)
+
+
+def test_tied_weights_on_shards():
+    results = {}
+    for name, layout in WHERE.items():
+        dtorch.manual_seed(0)
+        table, head = nn.Embedding(11, 6), nn.Linear(6, 11, bias=False)
+        head.weight = table.weight
+        model = place_parameters(nn.ModuleList([table, head]), layout)
+        assert head.weight is table.weight and len(list(model.parameters())) == 1
+        opt = optim.AdamW(model.parameters(), lr=0.1)
+        tokens = dtorch.arange(24).reshape(4, 6) % 11
+        if layout is not None:
+            tokens = distribute_tensor(tokens, layout[0], [S0] + [R] * (layout[0].ndim - 1))
+        for _ in range(4):
+            opt.zero_grad()
+            nn.functional.cross_entropy(head(table(tokens)).flatten(0, 1), tokens.roll(1, 1).flatten()).backward()
+            opt.step()
+        results[name] = whole(table.weight)
+    for name in results:
+        np.testing.assert_allclose(results[name], results["plain"], rtol=1e-3, atol=1e-4, err_msg=name)
+
+
+@pytest.mark.parametrize("kind", ["Dropout", "Dropout2d", "AlphaDropout", "FeatureAlphaDropout"])
+def test_dropout_is_the_one_device_runs_bit_for_bit(kind):
+    x = dtorch.randn(5, 7, 3, 2)
+    layouts = [
+        (mesh4(), [S0]),
+        (mesh4(), [S1]),
+        (mesh4(), [R]),
+        (mesh22(), [S0, S1]),
+        (mesh22(), [S1, S1]),
+        (init_device_mesh("cpu", (3,)), [Shard(2)]),
+    ]
+    if not hasattr(nn, kind):
+        pytest.skip(f"nn.{kind} is not there")
+    dtorch.manual_seed(5)
+    drop = getattr(nn, kind)(0.4)
+    v = x.clone().requires_grad_()
+    first, second = drop(v), drop(v * 2)
+    (first * second).sum().backward()
+    for layout in layouts:
+        dtorch.manual_seed(5)
+        u = distribute_tensor(x, *layout).requires_grad_()
+        a, b = drop(u), drop(u * 2)
+        (a * b).sum().backward()
+        for got, want in ((a, first), (b, second), (u.grad, v.grad)):
+            np.testing.assert_array_equal(whole(got), whole(want), err_msg=str(layout))

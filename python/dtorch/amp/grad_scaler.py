@@ -35,17 +35,18 @@ class _Before:
 
     def __init__(self, optimizer):
         self.optimizer = optimizer
-        self.before = [(key, state, dict(state)) for key, state in optimizer.state.items()]
+        self.before = {key: dict(state) for key, state in optimizer.state.items()}
         self.skipped = None
 
     def settle(self):
         """Read the decision; put the state back if the step was skipped."""
         if not self.skipped.get():
             return
-        known = {id(key) for key, _, _ in self.before}
-        for key in [k for k in self.optimizer.state if id(k) not in known]:
-            del self.optimizer.state[key]  # the next step starts it anew
-        for _, state, before in self.before:
+        now = self.optimizer.state
+        for key in [k for k in now if k not in self.before]:
+            del now[key]  # the next step starts it anew
+        for key, before in self.before.items():
+            state = now[key]
             state.clear()
             state.update(before)
 

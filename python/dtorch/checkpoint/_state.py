@@ -205,7 +205,9 @@ class _Filler:
         own = optimizer.state_dict()["state"]
         state = {}
         for number, entries in (_pairs(found["state"], self.decoder.decode) or {}).items():
-            templates = dict.fromkeys(_pairs(entries, self.decoder.decode) or (), params.get(number))
+            p = params.get(number)
+            template = None if p is None else optimizer._zeros(p, p.shape) if p.is_floating_point() else p
+            templates = dict.fromkeys(_pairs(entries, self.decoder.decode) or (), template)
             templates.update(own.get(number, {}))
             state[number] = self._like(templates, entries)
         return {**self.decoder.decode({k: v for k, v in found.items() if k != "state"}), "state": state}

@@ -43,7 +43,7 @@ def _refuse(name):
 def __getattr__(name):
     if name in _RANKS:
         return _refuse(name)
-    if name in ("device_mesh", "fsdp", "pipelining", "tensor"):
+    if name in ("checkpoint", "device_mesh", "fsdp", "pipelining", "tensor"):
         from importlib import import_module
 
         return import_module("dtorch.distributed." + name)

@@ -74,6 +74,11 @@ class _ShardedSteps:
         placements[at] = inside(Shard(0), p, placements, root, at)
         return placements
 
+    def _placements(self, param, shape):
+        """How a state lies between steps: in slices, if it is of its parameter's shape."""
+        sliced = self._sliced(param) if tuple(shape) == tuple(param.shape) and param.device_mesh.ndim else None
+        return super()._placements(param, shape) if sliced is None else sliced
+
     def _slice(self, exchanged):
         for group in self.param_groups:
             params = group["params"]

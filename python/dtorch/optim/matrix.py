@@ -6,7 +6,7 @@ import math
 
 import dtorch
 from dtorch.optim.adaptive import ElementwiseOptimizer
-from dtorch.optim.optimizer import Optimizer, check_lr, check_not_negative, check_option, number, placements_for
+from dtorch.optim.optimizer import Optimizer, check_lr, check_not_negative, check_option, number
 
 __all__ = ["Adafactor", "Muon"]
 
@@ -43,11 +43,6 @@ class Adafactor(ElementwiseOptimizer):
             return {"variance": dtorch.zeros_like(p)}
         rows, columns = (*p.shape[:-1], 1), (*p.shape[:-2], 1, p.shape[-1])
         return {"row_var": self._zeros(p, rows), "col_var": self._zeros(p, columns)}
-
-    @staticmethod
-    def _zeros(p, shape):
-        where = {"device_mesh": p.device_mesh, "placements": placements_for(p, shape)} if p.device_mesh.ndim else {"device": p.device}
-        return dtorch.zeros(shape, dtype=p.dtype, **where)
 
     def _update(self, p, grad, state, group, lr):
         t = state["step"]

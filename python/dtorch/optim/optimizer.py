@@ -296,6 +296,16 @@ class Optimizer:
             out = out if changed is None else changed
         return out
 
+    def _placements(self, param, shape):
+        """How a state of `shape` lies on its parameter's mesh."""
+        return placements_for(param, shape)
+
+    def _zeros(self, param, shape):
+        """A state of zeros, where such a state lies."""
+        if not param.device_mesh.ndim:
+            return dtorch.zeros(shape, dtype=param.dtype, device=param.device)
+        return dtorch.zeros(shape, dtype=param.dtype, device_mesh=param.device_mesh, placements=self._placements(param, shape))
+
     def _taken(self, param, key, value):
         """A loaded entry of the state of `param`: numbers as numbers, tensors with the parameter's dtype, device and placement."""
         if key in self._numbers and isinstance(value, (Tensor, int, float)):
@@ -304,13 +314,13 @@ class Optimizer:
         if isinstance(value, Tensor):
             if param.is_floating_point() and tuple(value.shape) == tuple(param.shape):
                 with dtorch.no_grad():
-                    return dtorch.zeros_like(param).copy_(value)
+                    return self._zeros(param, param.shape).copy_(value)
             value = value.to(param.dtype) if param.is_floating_point() else value
             if param.device_mesh.ndim and value.device_mesh == param.device_mesh:
                 return value
             if param.device_mesh.ndim and value.dim():
                 with dtorch.no_grad():
-                    return value.redistribute(param.device_mesh, placements_for(param, value.shape))
+                    return value.redistribute(param.device_mesh, self._placements(param, value.shape))
             return value.to(device=param.device)
         if isinstance(value, dict):
             return {k: self._taken(param, k, v) for k, v in value.items()}
