@@ -53,10 +53,10 @@ def sent(layers, mix, sequence_parallel):
     mesh = names_mesh(*mix)
     models.parallelize(model, mesh, sequence_parallel=sequence_parallel)
     optimizer = dtorch.optim.AdamW(model.parameters())
-    x, y = models.distribute_batch(mesh, *(dtorch.from_numpy(np.full((4, 32), i)) for i in range(2)))
+    x = models.distribute_batch(mesh, dtorch.zeros(4, 32, dtype=dtorch.int64))
     for step in range(3):
         with dtorch.comm_scope() as report:
-            loss = models.next_token_loss(model(x), y)
+            loss = (model(x) ** 2).mean()  # not cross-entropy, whose small sums are made once or twice as time permits
             optimizer.zero_grad()
             loss.backward()
             optimizer.step()
