@@ -7,6 +7,7 @@ import dtorch
 import numpy as np
 import pytest
 from dtorch import models
+from dtorch.models.generation import Memory
 
 spec = importlib.util.spec_from_file_location("any_mix", pathlib.Path(__file__).with_name("any_mix.py"))
 any_mix = importlib.util.module_from_spec(spec)
@@ -149,7 +150,7 @@ def test_image_models_take_the_statistics_of_the_whole_batch(name, mix):
         np.testing.assert_allclose(many_state[n], w, rtol=1e-3, atol=1e-3, err_msg=n)
 
 
-@pytest.mark.parametrize("mix", [(1, 1, 2, 1, 1), (2, 1, 2, 1, 1), (1, 1, 3, 1, 1)], ids=str)
+@pytest.mark.parametrize("mix", [(1, 1, 2, 1, 1), (2, 1, 2, 1, 1), (1, 2, 4, 1, 1)], ids=str)
 @pytest.mark.parametrize("kind", ["llama", "gpt2"])
 def test_generation_with_the_memory_cut_by_heads(kind, mix):
     dtorch.manual_seed(3)
@@ -164,6 +165,12 @@ def test_generation_with_the_memory_cut_by_heads(kind, mix):
     prompt = dtorch.from_numpy(np.random.default_rng(1).integers(0, 256, (2, 6)))
     given = models.distribute_batch(mesh, prompt, sequence_dim=None)
     assert many.generate(given, 9).full_tensor().tolist() == one.generate(prompt, 9).tolist()
+    memory = Memory(4, 16)
+    with dtorch.no_grad():
+        for tokens in (given, given[:, :1]):
+            memory.advance(tokens)
+            many(tokens, memory)
+    assert all(memory[i].k.placements[2] == memory[i].v.placements[2] == dtorch.Shard(1) for i in range(4))
 
 
 def test_plans_say_what_they_do_not_know():

@@ -32,21 +32,26 @@ class Layer:
 
 
 class Memory:
-    """What a decoder remembers of `length` positions at most: one Layer a block. `advance(t)` moves on to the next t positions."""
+    """What a decoder remembers of `length` positions at most: one Layer a block. `advance(tokens)` makes room for the next ones."""
 
     def __init__(self, layers, length):
         self.layers, self.length, self.end = [Layer(self) for _ in range(layers)], length, 0
-        self.positions = self.seen = None
+        self.all = self.positions = self.seen = None
 
     def __getitem__(self, i):
         return self.layers[i]
 
-    def advance(self, t):
-        """Make the next t positions the current ones."""
+    def advance(self, tokens):
+        """Make the positions of tokens (b, t), which follow on those before, the current ones."""
+        t = tokens.shape[1]
         if self.end + t > self.length:
             raise ValueError(f"the memory holds {self.length} positions, {self.end} are taken: no room for {t} more")
-        self.positions = torch.arange(t) if self.end == 0 else self.positions[-1:] + 1 + torch.arange(t)
-        self.seen = torch.arange(self.length) <= self.positions[:, None]
+        if self.end == 0:  # tensors from here on, that lie where the tokens do
+            self.all = tokens.new_zeros((), dtype=torch.int64) + torch.arange(self.length)
+            self.positions = self.all[:t]
+        else:
+            self.positions = self.positions[-1] + 1 + self.all[:t]
+        self.seen = self.all <= self.positions[:, None]
         self.end += t
 
 
@@ -77,7 +82,7 @@ class Decoder(nn.Module):
         out, memory = [tokens], Memory(self.config.n_layers, tokens.shape[1] + max_new_tokens)
         with torch.no_grad():
             for _ in range(max_new_tokens):
-                memory.advance(out[-1].shape[1])
+                memory.advance(out[-1])
                 out.append(draw(self(out[-1], memory)[:, -1], temperature, top_k)[:, None])
                 if stream is not None and stream(out[-1][:, 0]):
                     break
