@@ -170,7 +170,8 @@ def test_generation_with_the_memory_cut_by_heads(kind, mix):
         for tokens in (given, given[:, :1]):
             memory.advance(tokens)
             many(tokens, memory)
-    assert all(memory[i].k.placements[2] == memory[i].v.placements[2] == dtorch.Shard(1) for i in range(4))
+    for t in [t for i in range(4) for t in (memory[i].k, memory[i].v)]:
+        assert t.placements[t.device_mesh.mesh_dim_names.index("tp")] == dtorch.Shard(1)
 
 
 def test_plans_say_what_they_do_not_know():
