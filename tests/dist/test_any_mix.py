@@ -21,14 +21,13 @@ MIXES = [
     ((1, 8, 1, 1, 1), 0, "even"), ((4, 2, 1, 1, 1), 1, "uneven"), ((1, 2, 4, 1, 1), 0, "uneven"), ((1, 4, 1, 2, 1), 0, "even"),
     ((1, 2, 1, 1, 4), 0, "uneven"), ((2, 2, 2, 1, 1), 3, "even"), ((2, 2, 1, 2, 1), 2, "uneven"), ((1, 2, 2, 2, 1), 0, "uneven"),
 ]  # fmt: skip
-MOE = hasattr(dtorch.nn, "MoE")
 
 
 def name_of(case):
     return "x".join(map(str, case[0])) + f"-zero{case[1]}-{case[2]}"
 
 
-@pytest.mark.parametrize("kind", ["llama", pytest.param("moe", marks=pytest.mark.skipif(not MOE, reason="no nn.MoE"))])
+@pytest.mark.parametrize("kind", ["llama", "moe"])
 @pytest.mark.parametrize("case", MIXES, ids=name_of)
 def test_mix_is_the_one_device_run(kind, case):
     mix, zero, sizes = case
@@ -40,6 +39,15 @@ def test_mix_is_the_one_device_run(kind, case):
 def test_sequence_parallel_is_the_one_device_run(case):
     mix, zero, sizes = case
     found = any_mix.compare("llama", mix, zero, sizes, sequence_parallel=True)
+    assert all(x < bound for x, bound in zip(found, any_mix.BOUNDS, strict=True)), found
+
+
+@pytest.mark.parametrize("way", ["ring", "ulysses"])
+@pytest.mark.parametrize("case", [((2, 1, 1, 4, 1), 3, "even"), ((1, 2, 2, 2, 1), 0, "uneven"), ((1, 1, 1, 8, 1), 0, "uneven")], ids=name_of)
+def test_both_ways_of_context_parallelism_are_the_one_device_run(case, way):
+    mix, zero, sizes = case
+    with dtorch.distributed.context_parallel(way):
+        found = any_mix.compare("llama", mix, zero, sizes)
     assert all(x < bound for x, bound in zip(found, any_mix.BOUNDS, strict=True)), found
 
 

@@ -43,7 +43,11 @@ def test_readme_program_runs(tmp_path):
 @pytest.mark.timeout(320)
 @pytest.mark.parametrize(
     "args",
-    ["--model llama --dp 2 --tp 2 --cp 2 --zero 3", "--model gpt2 --pp 2 --tp 2 --sequence-parallel", "--model resnet --dp 8 --steps 40"],
+    [
+        "--model llama --dp 2 --tp 2 --cp 2 --zero 3",
+        "--model moe --pp 2 --tp 2 --ep 2 --sequence-parallel --micro-batches 2",
+        "--model resnet --dp 8 --steps 40",
+    ],
 )
 def test_train_mixes_and_one_device_agrees(args):
     out = run("examples/train.py", *args.split(), *([] if "--steps" in args else ["--steps", 15]), "--compare")

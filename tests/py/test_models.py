@@ -205,7 +205,6 @@ def test_forward_is_the_formula(case):
     np.testing.assert_allclose(model(given).detach().numpy(), expected, rtol=2e-3, atol=2e-4 * np.abs(expected).max())
 
 
-@pytest.mark.skipif(not hasattr(dtorch.nn, "MoE"), reason="no nn.MoE")
 @pytest.mark.parametrize("shared", [0, 2])
 def test_mixture_is_the_formula(shared):
     config = models.MoELlamaConfig(83, 32, 24, 2, 4, 2, num_local_experts=5, num_experts_per_tok=2, n_shared_experts=shared)
@@ -215,7 +214,6 @@ def test_mixture_is_the_formula(shared):
     assert abs(model.aux_loss().item() - loss) < 1e-5 * loss
 
 
-@pytest.mark.skipif(not hasattr(dtorch.nn, "MoE"), reason="no nn.MoE")
 def test_a_mixtral_of_the_other_layout_loads():
     config = models.MoELlamaConfig(83, 32, 24, 2, 4, 2, num_local_experts=3)
     model, other = models.MoELlama(config), {}
