@@ -1,0 +1,106 @@
+/* Finding MPI. See mpi.h. Which library first: the one whose launcher's variables are in the environment, since a program must use the MPI that
+ * started it. */
+#include "comm/mpi.h"
+
+#include <dlfcn.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+enum { LONGEST_VERSION = 8192 };
+
+static void *open_one(const char *name, char *tried, size_t cap) {
+    void *h = dlopen(name, RTLD_NOW | RTLD_GLOBAL);
+    size_t n = strlen(tried);
+    if (!h && n + 2 < cap) snprintf(tried + n, cap - n, "%s%s", n ? ", " : "", name);
+    return h;
+}
+
+/* Beside mpiexec: a wheel's library lies in lib next to its bin. */
+static void *open_beside_launcher(const char *name, char *tried, size_t cap) {
+    const char *path = getenv("PATH");
+    char file[4096];
+    while (path && *path) {
+        int n = (int)strcspn(path, ":");
+        snprintf(file, sizeof file, "%.*s/mpiexec", n, path);
+        FILE *f = fopen(file, "rb");
+        if (f) {
+            fclose(f);
+            snprintf(file, sizeof file, "%.*s/../lib/%s", n, path, name);
+            return open_one(file, tried, cap);
+        }
+        path += n + (path[n] == ':');
+    }
+    return NULL;
+}
+
+static bool bind_functions(void *h, dt_mpi *m) {
+    const struct {
+        const char *name;
+        void *slot;
+    } f[] = {
+        {"MPI_Init_thread", &m->init_thread}, {"MPI_Initialized", &m->initialized}, {"MPI_Finalize", &m->finalize},
+        {"MPI_Comm_rank", &m->comm_rank},     {"MPI_Comm_size", &m->comm_size},     {"MPI_Comm_set_errhandler", &m->set_errhandler},
+        {"MPI_Isend", &m->isend},             {"MPI_Irecv", &m->irecv},             {"MPI_Recv", &m->recv},
+        {"MPI_Iprobe", &m->iprobe},           {"MPI_Test", &m->test},               {"MPI_Get_count", &m->get_count},
+        {"MPI_Abort", &m->abort},             {"MPI_Get_library_version", &m->get_library_version},
+    };
+    for (size_t i = 0; i < sizeof f / sizeof *f; i++) {
+        void *p = dlsym(h, f[i].name);
+        if (!p) return false;
+        memcpy(f[i].slot, &p, sizeof p);
+    }
+    return true;
+}
+
+/* MPI 5.0, section 20.3: constants of the standard ABI. */
+static void standard_constants(dt_mpi *m) {
+    m->world = (dt_mpi_handle)0x101;
+    m->byte = (dt_mpi_handle)0x247;
+    m->request_null = (dt_mpi_handle)0x180;
+    m->errors_return = (dt_mpi_handle)0x143;
+    m->any_source = -1;
+    m->funneled = 1024;
+}
+
+static bool open_mpi_constants(void *h, dt_mpi *m) {
+    m->world = dlsym(h, "ompi_mpi_comm_world");
+    m->byte = dlsym(h, "ompi_mpi_byte");
+    m->request_null = dlsym(h, "ompi_request_null");
+    m->errors_return = dlsym(h, "ompi_mpi_errors_return");
+    m->any_source = -1;
+    m->funneled = 1;
+    return m->world && m->byte && m->request_null && m->errors_return;
+}
+
+static bool try_handle(void *h, const char *file, dt_mpi *m) {
+    if (!h || !bind_functions(h, m)) return false;
+    if (!open_mpi_constants(h, m)) {
+        if (!dlsym(h, "MPI_Abi_get_version")) return false; /* neither Open MPI nor the standard ABI */
+        standard_constants(m);
+    }
+    m->file = file;
+    return true;
+}
+
+dt_status dt_mpi_open(dt_mpi *m) {
+    static const char *const standard[] = {"libmpi_abi.so.1", "libmpi_abi.so.0", "libmpi_abi.so", NULL};
+    static const char *const open_mpi[] = {"libmpi.so.40", "libmpi.so", NULL};
+    char tried[2048] = "";
+    const char *own = getenv("DTORCH_MPI");
+    *m = (dt_mpi){0};
+    if (own && *own) {
+        if (try_handle(open_one(own, tried, sizeof tried), own, m)) return DT_OK;
+        return dt_fail(DT_E_NOTIMPL, "MPI: DTORCH_MPI=%s cannot be used: %s", own, tried[0] ? dlerror() : "neither the MPI ABI nor Open MPI");
+    }
+    bool open_first = getenv("OMPI_COMM_WORLD_RANK") != NULL;
+    for (int pass = 0; pass < 2; pass++) {
+        const char *const *names = (pass == 0) == open_first ? open_mpi : standard;
+        for (int i = 0; names[i]; i++) {
+            if (try_handle(open_beside_launcher(names[i], tried, sizeof tried), names[i], m)) return DT_OK;
+            if (try_handle(open_one(names[i], tried, sizeof tried), names[i], m)) return DT_OK;
+        }
+    }
+    return dt_fail(DT_E_NOTIMPL, "MPI: no library found (tried %s). Install the extra dtorch[mpi], or set DTORCH_MPI to a libmpi_abi.so or Open MPI's libmpi.so",
+                   tried);
+}

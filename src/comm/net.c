@@ -1,0 +1,540 @@
+/* The progress thread. See net.h.
+ *
+ * It owns MPI. Other threads put commands into a list (a lock held for a few instructions) and ring its bell, a futex word; it also polls for
+ * messages, because MPI has no bell of its own. How long it naps between polls depends on how long nothing happened: 20 us while something is
+ * under way, up to 1 ms after a second of silence.
+ *
+ * Bulk: the sender announces (key, bytes, tag) by a control message and sends the data under that tag; the receiver posts its receive when it
+ * has both the announcement and the request, so that no message is ever unexpected and the data goes straight where it belongs. Small blocks travel
+ * inside the announcement. */
+#include "comm/net.h"
+
+#include <limits.h>
+#include <pthread.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <time.h>
+#include <unistd.h>
+
+#include "base/arena.h"
+#include "base/cpu.h"
+#include "base/ring.h"
+#include "comm/mpi.h"
+
+enum { TAG_CONTROL = 1, TAG_BULK = 16, TAGS = 30000, SMALL = 16 << 10, CHUNK = 1 << 30, MAX_RANKS = 4096 };
+enum { K_USER = 1, K_BULK, K_SMALL, K_HELLO, K_WELCOME, K_REFUSE, K_BEAT, K_BYE };
+
+typedef struct header {
+    uint32_t kind, tag;
+    uint64_t key, bytes;
+} header;
+
+typedef struct command { /* a message to send, or a bulk request */
+    struct command *next;
+    dt_net_req *req;
+    bool receive;
+    int to;
+    size_t bytes;
+    uint8_t data[]; /* header first */
+} command;
+
+typedef struct flight { /* an MPI request under way */
+    struct flight *next;
+    dt_mpi_handle handle;
+    command *owned;  /* freed when it is done */
+    dt_net_req *req; /* told when its last flight is done */
+    int *left;
+} flight;
+
+typedef struct announced { /* bulk data that nobody asked for yet */
+    struct announced *next;
+    int from;
+    header h;
+    uint8_t data[];
+} announced;
+
+static struct {
+    dt_mpi mpi;
+    pthread_t thread;
+    dt_net_hooks hooks;
+    uint64_t hash;
+    _Atomic bool started, stop;
+    int rank, size;
+    char library[256], (*host)[64];
+    pthread_mutex_t lock;
+    command *first, **last;
+    _Atomic uint32_t bell;
+    /* the progress thread's own */
+    flight *flights;
+    announced *early;
+    dt_net_req *wanted;
+    uint32_t next_tag;
+    uint64_t last_heard[MAX_RANKS];
+    bool lost[MAX_RANKS], gone[MAX_RANKS];
+    int hello_left;
+    _Atomic uint32_t ready; /* 0 starting, 1 running, 2 failed: a futex word */
+    char failure[512];
+    _Atomic uint64_t messages_sent, bytes_sent, messages_received, bytes_received, bulk_sent, bulk_received;
+} net = {.lock = PTHREAD_MUTEX_INITIALIZER};
+
+static uint64_t now_us(void) {
+    struct timespec t;
+    clock_gettime(CLOCK_MONOTONIC, &t);
+    return (uint64_t)t.tv_sec * 1000000u + (uint64_t)t.tv_nsec / 1000u;
+}
+
+/* ---- what the launcher says ------------------------------------------------------------------------------------------------------------------ */
+static int env_int(const char *const *names) {
+    for (; *names; names++) {
+        const char *v = getenv(*names);
+        if (v && *v) return atoi(v);
+    }
+    return -1;
+}
+int dt_net_rank(void) {
+    static const char *const names[] = {"OMPI_COMM_WORLD_RANK", "PMI_RANK", "PMIX_RANK", NULL};
+    int r = env_int(names);
+    return dt_net_launched() && r > 0 ? r : 0;
+}
+int dt_net_size(void) {
+    static const char *const names[] = {"OMPI_COMM_WORLD_SIZE", "PMI_SIZE", "SLURM_STEP_NUM_TASKS", NULL};
+    int n = env_int(names);
+    return n > 1 && n <= MAX_RANKS ? n : 1;
+}
+bool dt_net_launched(void) {
+    static const char *const ranks[] = {"OMPI_COMM_WORLD_RANK", "PMI_RANK", "PMIX_RANK", NULL};
+    const char *off = getenv("DTORCH_NODES");
+    return !(off && !strcmp(off, "1")) && env_int(ranks) >= 0 && dt_net_size() > 1;
+}
+int dt_net_local_size(void) {
+    static const char *const names[] = {"OMPI_COMM_WORLD_LOCAL_SIZE", "MPI_LOCALNRANKS", "SLURM_NTASKS_PER_NODE", NULL};
+    int n = dt_net_launched() ? env_int(names) : 1;
+    return n > 0 ? n : 1;
+}
+int dt_net_local_rank(void) {
+    static const char *const names[] = {"OMPI_COMM_WORLD_LOCAL_RANK", "MPI_LOCALRANKID", "SLURM_LOCALID", NULL};
+    int n = dt_net_launched() ? env_int(names) : 0;
+    return n > 0 ? n : 0;
+}
+bool dt_net_started(void) { return atomic_load(&net.started); }
+const char *dt_net_library(void) { return net.library; }
+const char *dt_net_host(int rank) { return net.host && rank >= 0 && rank < net.size ? net.host[rank] : ""; }
+
+/* ---- requests from other threads -------------------------------------------------------------------------------------------------------------- */
+static void ring_bell(void) {
+    atomic_fetch_add(&net.bell, 1);
+    dt_futex_wake(&net.bell, 1);
+}
+
+static void enqueue(command *c) {
+    c->next = NULL;
+    pthread_mutex_lock(&net.lock);
+    if (!net.first) net.last = &net.first;
+    *net.last = c;
+    net.last = &c->next;
+    pthread_mutex_unlock(&net.lock);
+    ring_bell();
+}
+
+static command *message(int to, header h, const void *data, size_t bytes) {
+    command *c = dt_malloc(sizeof *c + sizeof h + bytes);
+    if (!c) return NULL;
+    *c = (command){.to = to, .bytes = sizeof h + bytes};
+    memcpy(c->data, &h, sizeof h);
+    if (bytes) memcpy(c->data + sizeof h, data, bytes);
+    return c;
+}
+
+dt_status dt_net_send(int to, const void *data, size_t bytes) {
+    if (bytes > INT_MAX - 64) return dt_fail(DT_E_VALUE, "a control message of %zu bytes: at most 2 GiB", bytes);
+    command *c = message(to, (header){K_USER, 0, 0, bytes}, data, bytes);
+    if (!c) return dt_fail(DT_E_NOMEM, "a message to node %d: out of host memory", to);
+    atomic_fetch_add(&net.messages_sent, 1);
+    atomic_fetch_add(&net.bytes_sent, bytes);
+    enqueue(c);
+    return DT_OK;
+}
+
+dt_status dt_net_broadcast(const void *data, size_t bytes) {
+    for (int r = 0; r < net.size; r++)
+        if (r != net.rank) DT_TRY(dt_net_send(r, data, bytes));
+    return DT_OK;
+}
+
+static void finish(dt_net_req *r, uint32_t state) {
+    atomic_store_explicit(&r->state, state, memory_order_release);
+    dt_futex_wake(&r->state, INT_MAX);
+}
+
+static void bulk(dt_net_req *r, int peer, uint64_t key, void *data, size_t bytes, bool receive) {
+    *r = (dt_net_req){.peer = peer, .key = key, .data = data, .bytes = bytes};
+    command *c = dt_malloc(sizeof *c);
+    if (!c) {
+        finish(r, 2);
+        return;
+    }
+    *c = (command){.req = r, .receive = receive, .to = peer};
+    enqueue(c);
+}
+void dt_net_send_bulk(dt_net_req *r, int to, uint64_t key, const void *data, size_t bytes) {
+    atomic_fetch_add(&net.bulk_sent, bytes);
+    bulk(r, to, key, (void *)(uintptr_t)data, bytes, false);
+}
+void dt_net_recv_bulk(dt_net_req *r, int from, uint64_t key, void *data, size_t bytes) {
+    atomic_fetch_add(&net.bulk_received, bytes);
+    bulk(r, from, key, data, bytes, true);
+}
+
+dt_status dt_net_wait(dt_net_req *r) {
+    uint32_t s;
+    while ((s = atomic_load_explicit(&r->state, memory_order_acquire)) == 0) dt_futex_wait(&r->state, 0, -1);
+    return s == 1 ? DT_OK : dt_fail(DT_E_NODE, "node %d (%s) is lost", r->peer, dt_net_host(r->peer));
+}
+
+void dt_net_stats_get(dt_net_stats *out) {
+    *out = (dt_net_stats){atomic_load(&net.messages_sent),  atomic_load(&net.bytes_sent), atomic_load(&net.messages_received),
+                          atomic_load(&net.bytes_received), atomic_load(&net.bulk_sent),  atomic_load(&net.bulk_received)};
+}
+
+/* ---- the progress thread: sending ------------------------------------------------------------------------------------------------------------- */
+static void fly(dt_mpi_handle h, command *owned, dt_net_req *req, int *left) {
+    flight *f = dt_malloc(sizeof *f);
+    if (!f) { /* the message is on its way; its memory is never freed, and a waiter is told now at the latest */
+        if (req) finish(req, 2);
+        return;
+    }
+    *f = (flight){net.flights, h, owned, req, left};
+    net.flights = f;
+}
+
+static void post(command *c) {
+    dt_mpi_handle h;
+    if (net.lost[c->to] || net.mpi.isend(c->data, (int)c->bytes, net.mpi.byte, c->to, TAG_CONTROL, net.mpi.world, &h)) {
+        dt_free(c);
+        return;
+    }
+    fly(h, c, NULL, NULL);
+}
+
+/* The data of a bulk request in pieces that an int can count. */
+static void transfer(dt_net_req *r, uint32_t tag, bool receive) {
+    int n = (int)((r->bytes + CHUNK - 1) / CHUNK), *left = dt_malloc(sizeof *left);
+    if (!left) {
+        finish(r, 2);
+        return;
+    }
+    *left = n;
+    for (int i = 0; i < n; i++) {
+        char *p = (char *)r->data + (size_t)i * CHUNK;
+        int bytes = (int)(i + 1 < n ? CHUNK : r->bytes - (size_t)i * CHUNK);
+        dt_mpi_handle h;
+        int bad = receive ? net.mpi.irecv(p, bytes, net.mpi.byte, r->peer, (int)tag, net.mpi.world, &h)
+                          : net.mpi.isend(p, bytes, net.mpi.byte, r->peer, (int)tag, net.mpi.world, &h);
+        if (bad) {
+            finish(r, 2);
+            return;
+        }
+        fly(h, NULL, r, left);
+    }
+}
+
+static void start_send(dt_net_req *r) {
+    bool small = r->bytes <= SMALL;
+    uint32_t tag = small ? 0 : TAG_BULK + net.next_tag++ % TAGS;
+    command *c = net.lost[r->peer] ? NULL : message(r->peer, (header){small ? K_SMALL : K_BULK, tag, r->key, r->bytes}, r->data, small ? r->bytes : 0);
+    if (!c) {
+        finish(r, 2);
+        return;
+    }
+    post(c);
+    if (small)
+        finish(r, 1);
+    else
+        transfer(r, tag, false);
+}
+
+/* ---- receiving ------------------------------------------------------------------------------------------------------------------------------------ */
+static void meet(dt_net_req *r, const header *h, const void *data) {
+    if (h->bytes != r->bytes) {
+        finish(r, 2);
+        return;
+    }
+    if (h->kind == K_SMALL) {
+        if (r->bytes) memcpy(r->data, data, r->bytes);
+        finish(r, 1);
+    } else
+        transfer(r, h->tag, true);
+}
+
+static void start_receive(dt_net_req *r) {
+    for (announced **p = &net.early; *p; p = &(*p)->next) {
+        announced *a = *p;
+        if (a->from != r->peer || a->h.key != r->key) continue;
+        *p = a->next;
+        meet(r, &a->h, a->data);
+        dt_free(a);
+        return;
+    }
+    if (net.lost[r->peer]) {
+        finish(r, 2);
+        return;
+    }
+    r->next = net.wanted;
+    net.wanted = r;
+}
+
+static void on_bulk(int from, const header *h, const void *data, size_t bytes) {
+    for (dt_net_req **p = &net.wanted; *p; p = &(*p)->next) {
+        dt_net_req *r = *p;
+        if (r->peer != from || r->key != h->key) continue;
+        *p = r->next;
+        meet(r, h, data);
+        return;
+    }
+    announced *a = dt_malloc(sizeof *a + bytes), **end = &net.early;
+    if (!a) return;
+    *a = (announced){.from = from, .h = *h};
+    if (bytes) memcpy(a->data, data, bytes);
+    while (*end) end = &(*end)->next; /* in order: a key may come twice */
+    *end = a;
+}
+
+/* ---- the handshake ------------------------------------------------------------------------------------------------------------------------------- */
+typedef struct hello {
+    uint64_t hash, version;
+    char host[64];
+} hello;
+
+static void set_ready(uint32_t s) {
+    atomic_store(&net.ready, s);
+    dt_futex_wake(&net.ready, INT_MAX);
+}
+
+static void on_hello(int from, const uint8_t *data, size_t bytes) {
+    hello h;
+    if (net.rank != 0 || bytes != sizeof h) return;
+    memcpy(&h, data, sizeof h);
+    h.host[sizeof h.host - 1] = 0;
+    memcpy(net.host[from], h.host, sizeof h.host);
+    if (h.hash != net.hash) {
+        snprintf(net.failure, sizeof net.failure, "node %d (%s) runs another version of dtorch: its operator table differs from this process's", from, h.host);
+        for (int r = 1; r < net.size; r++) {
+            command *c = message(r, (header){K_REFUSE, 0, 0, 0}, net.failure, strlen(net.failure) + 1);
+            if (c) post(c);
+        }
+        set_ready(2);
+        return;
+    }
+    if (--net.hello_left) return;
+    for (int r = 1; r < net.size; r++) {
+        command *c = message(r, (header){K_WELCOME, 0, 0, 0}, net.host, sizeof *net.host * (size_t)net.size);
+        if (c) post(c);
+    }
+    set_ready(1);
+}
+
+static void on_control(int from, const uint8_t *data, size_t bytes) {
+    header h;
+    if (bytes < sizeof h) return;
+    memcpy(&h, data, sizeof h);
+    data += sizeof h;
+    bytes -= sizeof h;
+    switch (h.kind) {
+    case K_USER:
+        atomic_fetch_add(&net.messages_received, 1);
+        atomic_fetch_add(&net.bytes_received, bytes);
+        net.hooks.on_message(net.hooks.ctx, from, data, bytes);
+        break;
+    case K_BULK: on_bulk(from, &h, data, 0); break;
+    case K_SMALL:
+        if (h.bytes == bytes) on_bulk(from, &h, data, bytes);
+        break;
+    case K_HELLO: on_hello(from, data, bytes); break;
+    case K_WELCOME:
+        if (bytes == sizeof *net.host * (size_t)net.size) memcpy(net.host, data, bytes);
+        set_ready(1);
+        break;
+    case K_REFUSE:
+        snprintf(net.failure, sizeof net.failure, "%.*s", (int)bytes, (const char *)data);
+        set_ready(2);
+        break;
+    case K_BYE: net.gone[from] = true; break;
+    default: break;
+    }
+}
+
+static bool poll_messages(void) {
+    bool any = false;
+    for (int n = 0; n < 64; n++) {
+        int flag = 0, count = 0;
+        dt_mpi_status s;
+        if (net.mpi.iprobe(net.mpi.any_source, TAG_CONTROL, net.mpi.world, &flag, &s) || !flag) break;
+        if (net.mpi.get_count(&s, net.mpi.byte, &count) || count < 0 || s.source < 0 || s.source >= net.size) break;
+        uint8_t *data = dt_malloc((size_t)count + 1);
+        if (!data) break; /* later */
+        int from = s.source;
+        if (!net.mpi.recv(data, count, net.mpi.byte, from, TAG_CONTROL, net.mpi.world, &s)) {
+            net.last_heard[from] = now_us();
+            on_control(from, data, (size_t)count);
+        }
+        dt_free(data);
+        any = true;
+    }
+    return any;
+}
+
+static bool poll_flights(void) {
+    bool any = false;
+    for (flight **p = &net.flights; *p;) {
+        flight *f = *p;
+        int flag = 0;
+        dt_mpi_status s;
+        int bad = net.mpi.test(&f->handle, &flag, &s);
+        if (!bad && !flag) {
+            p = &f->next;
+            continue;
+        }
+        *p = f->next;
+        any = true;
+        if (f->left && --*f->left == 0) {
+            dt_free(f->left);
+            finish(f->req, bad ? 2 : 1);
+        }
+        dt_free(f->owned);
+        dt_free(f);
+    }
+    return any;
+}
+
+static bool take_commands(void) {
+    pthread_mutex_lock(&net.lock);
+    command *c = net.first;
+    net.first = NULL;
+    pthread_mutex_unlock(&net.lock);
+    bool any = c != NULL;
+    while (c) {
+        command *next = c->next;
+        if (!c->req)
+            post(c);
+        else {
+            if (c->receive)
+                start_receive(c->req);
+            else
+                start_send(c->req);
+            dt_free(c);
+        }
+        c = next;
+    }
+    return any;
+}
+
+/* ---- the thread's life ----------------------------------------------------------------------------------------------------------------------------- */
+static bool begin(void) {
+    int provided, done = 0;
+    if (net.mpi.init_thread(NULL, NULL, net.mpi.funneled, &provided)) {
+        snprintf(net.failure, sizeof net.failure, "MPI (%s) cannot be initialised", net.mpi.file);
+        return false;
+    }
+    (void)done;
+    net.mpi.set_errhandler(net.mpi.world, net.mpi.errors_return);
+    net.mpi.comm_rank(net.mpi.world, &net.rank);
+    net.mpi.comm_size(net.mpi.world, &net.size);
+    if (net.rank != dt_net_rank() || net.size != dt_net_size()) {
+        snprintf(net.failure, sizeof net.failure, "MPI (%s) says rank %d of %d, its launcher's environment %d of %d: the library does not belong to the launcher",
+                 net.mpi.file, net.rank, net.size, dt_net_rank(), dt_net_size());
+        return false;
+    }
+    char *text = dt_calloc(1, 8193);
+    int n = 0;
+    if (text && !net.mpi.get_library_version(text, &n)) {
+        text[strcspn(text, "\n,")] = 0;
+        snprintf(net.library, sizeof net.library, "%.200s (%.40s)", text, net.mpi.file);
+    }
+    dt_free(text);
+    gethostname(net.host[net.rank], sizeof net.host[0] - 1);
+    net.hello_left = net.size - 1;
+    if (net.rank == 0) return true;
+    hello h = {.hash = net.hash};
+    memcpy(h.host, net.host[net.rank], sizeof h.host);
+    command *c = message(0, (header){K_HELLO, 0, 0, 0}, &h, sizeof h);
+    if (c) post(c);
+    return c != NULL;
+}
+
+static int64_t nap(uint64_t idle_us) { return net.flights || net.wanted ? 20 : idle_us < 2000 ? 20 : idle_us < 1000000 ? 100 : 1000; }
+
+static bool all_gone(void) {
+    for (int r = 0; r < net.size; r++)
+        if (r != net.rank && !net.gone[r] && !net.lost[r]) return false;
+    return true;
+}
+
+/* Everything of ours is delivered before the others' goodbyes let MPI be finalised. */
+static void end(void) {
+    for (int r = 0; r < net.size; r++)
+        if (r != net.rank) {
+            command *c = message(r, (header){K_BYE, 0, 0, 0}, NULL, 0);
+            if (c) post(c);
+        }
+    uint64_t until = now_us() + 10000000;
+    while ((net.flights || !all_gone()) && now_us() < until) {
+        poll_messages();
+        poll_flights();
+        dt_futex_wait(&net.bell, atomic_load(&net.bell), 50);
+    }
+    if (net.flights || !all_gone())
+        net.mpi.abort(net.mpi.world, 1);
+    else
+        net.mpi.finalize();
+}
+
+static void *net_main(void *arg) {
+    (void)arg;
+    pthread_setname_np(pthread_self(), "dt-net");
+    if (!begin()) {
+        set_ready(2);
+        return NULL;
+    }
+    uint64_t active = now_us();
+    while (!atomic_load(&net.stop)) {
+        uint32_t bell = atomic_load(&net.bell);
+        bool any = take_commands();
+        any |= poll_messages();
+        any |= poll_flights();
+        uint64_t t = now_us();
+        if (any)
+            active = t;
+        else
+            dt_futex_wait(&net.bell, bell, nap(t - active));
+    }
+    take_commands();
+    end();
+    return NULL;
+}
+
+dt_status dt_net_start(const dt_net_hooks *hooks, uint64_t hash, double timeout_s) {
+    if (dt_net_started()) return DT_OK;
+    DT_TRY(dt_mpi_open(&net.mpi));
+    net.hooks = *hooks;
+    net.hash = hash;
+    net.size = dt_net_size();
+    net.host = dt_calloc((size_t)net.size, sizeof *net.host);
+    if (!net.host || pthread_create(&net.thread, NULL, net_main, NULL)) return dt_fail(DT_E_NOMEM, "cannot start the thread for MPI");
+    atomic_store(&net.started, true);
+    uint64_t until = now_us() + (uint64_t)(timeout_s * 1e6);
+    while (!atomic_load(&net.ready) && now_us() < until) dt_futex_wait(&net.ready, 0, 100000);
+    if (atomic_load(&net.ready) == 1) return DT_OK;
+    if (atomic_load(&net.ready) == 2) return dt_fail(DT_E_STATE, "%s", net.failure);
+    DT_STR(missing, 256);
+    for (int r = 1; r < net.size && net.rank == 0; r++)
+        if (!net.host[r][0]) dt_str_add(&missing, "%s%d", missing.len ? ", " : "", r);
+    return dt_fail(DT_E_NODE, "not all nodes started within %.0f s: missing %s", timeout_s, missing.len ? missing.buf : "node 0's answer");
+}
+
+void dt_net_stop(void) {
+    if (!atomic_exchange(&net.started, false)) return;
+    atomic_store(&net.stop, true);
+    ring_bell();
+    pthread_join(net.thread, NULL);
+}
