@@ -3,6 +3,7 @@
 #include <stdlib.h>
 
 #include "client/internal.h"
+#include "plan/nodes.h"
 
 const char *dt_error(void) { return dt_error_message(); }
 
@@ -127,7 +128,7 @@ const struct dt_mesh *dt_mesh_cpu(int ndim, const int64_t *dims, const char *con
         }
     }
     dt_device dev[DT_MAX_DEVICES];
-    for (int64_t i = 0; i < n; i++) dev[i] = dt_device_make(DT_CPU, (uint32_t)i);
+    for (int64_t i = 0; i < n; i++) dev[i] = dt_device_make(DT_CPU, dt_nodes_spread((int)i, (int)n));
     const dt_mesh *m;
     return dt_mesh_intern(ndim, dims, dev, names, &m) ? NULL : m;
 }

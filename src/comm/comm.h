@@ -20,6 +20,7 @@ typedef struct dt_transport {
 } dt_transport;
 
 extern const dt_transport dt_transport_thread;
+extern const dt_transport dt_transport_span; /* some parties live in other processes: span.c */
 
 /* exchange.c: one block of rows that a party reads from a peer's buffers into its own, in bytes. */
 typedef struct dt_exchange_block {

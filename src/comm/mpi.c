@@ -39,11 +39,20 @@ static bool bind_functions(void *h, dt_mpi *m) {
         const char *name;
         void *slot;
     } f[] = {
-        {"MPI_Init_thread", &m->init_thread}, {"MPI_Initialized", &m->initialized}, {"MPI_Finalize", &m->finalize},
-        {"MPI_Comm_rank", &m->comm_rank},     {"MPI_Comm_size", &m->comm_size},     {"MPI_Comm_set_errhandler", &m->set_errhandler},
-        {"MPI_Isend", &m->isend},             {"MPI_Irecv", &m->irecv},             {"MPI_Recv", &m->recv},
-        {"MPI_Iprobe", &m->iprobe},           {"MPI_Test", &m->test},               {"MPI_Get_count", &m->get_count},
-        {"MPI_Abort", &m->abort},             {"MPI_Get_library_version", &m->get_library_version},
+        {"MPI_Init_thread", &m->init_thread},
+        {"MPI_Initialized", &m->initialized},
+        {"MPI_Finalize", &m->finalize},
+        {"MPI_Comm_rank", &m->comm_rank},
+        {"MPI_Comm_size", &m->comm_size},
+        {"MPI_Comm_set_errhandler", &m->set_errhandler},
+        {"MPI_Isend", &m->isend},
+        {"MPI_Irecv", &m->irecv},
+        {"MPI_Recv", &m->recv},
+        {"MPI_Iprobe", &m->iprobe},
+        {"MPI_Test", &m->test},
+        {"MPI_Get_count", &m->get_count},
+        {"MPI_Abort", &m->abort},
+        {"MPI_Get_library_version", &m->get_library_version},
     };
     for (size_t i = 0; i < sizeof f / sizeof *f; i++) {
         void *p = dlsym(h, f[i].name);
@@ -101,6 +110,6 @@ dt_status dt_mpi_open(dt_mpi *m) {
             if (try_handle(open_one(names[i], tried, sizeof tried), names[i], m)) return DT_OK;
         }
     }
-    return dt_fail(DT_E_NOTIMPL, "MPI: no library found (tried %s). Install the extra dtorch[mpi], or set DTORCH_MPI to a libmpi_abi.so or Open MPI's libmpi.so",
-                   tried);
+    return dt_fail(DT_E_NOTIMPL,
+                   "MPI: no library found (tried %s). Install the extra dtorch[mpi], or set DTORCH_MPI to a libmpi_abi.so or Open MPI's libmpi.so", tried);
 }

@@ -441,8 +441,9 @@ static bool begin(void) {
     net.mpi.comm_rank(net.mpi.world, &net.rank);
     net.mpi.comm_size(net.mpi.world, &net.size);
     if (net.rank != dt_net_rank() || net.size != dt_net_size()) {
-        snprintf(net.failure, sizeof net.failure, "MPI (%s) says rank %d of %d, its launcher's environment %d of %d: the library does not belong to the launcher",
-                 net.mpi.file, net.rank, net.size, dt_net_rank(), dt_net_size());
+        snprintf(net.failure, sizeof net.failure,
+                 "MPI (%s) says rank %d of %d, its launcher's environment %d of %d: the library does not belong to the launcher", net.mpi.file, net.rank,
+                 net.size, dt_net_rank(), dt_net_size());
         return false;
     }
     char *text = dt_calloc(1, 8193);

@@ -9,6 +9,7 @@
 #include <string.h>
 
 #include "controller/engine.h"
+#include "controller/remote.h"
 #include "passes/options.h"
 #include "plan/trace.h"
 
@@ -152,15 +153,21 @@ static bool push_fetch(const dt_gvalue *v, int pos, dt_future *f) {
     const dt_part *p = v->part[pos];
     dt_device_state *s;
     dt_fetch *x = dt_calloc(1, sizeof *x);
-    if (!x || dt_device_get(m->mesh->dev[pos], &s)) {
-        dt_free(x);
-        return false;
-    }
+    if (!x) return false;
     dt_box box;
     dt_layout_box(m, pos, &box);
     int64_t offset = fetch_views(m, &box, p, x);
-    x->src.data = (char *)p->buf->data + p->offset;
     x->dst.data = (char *)f->buf->data + offset * (int64_t)dt_dtype_size(x->dst.dtype);
+    if (DT_UNLIKELY(!dt_device_here(m->mesh->dev[pos]))) {
+        dt_status r = dt_remote_fetch(p, &x->src, &x->dst, f);
+        dt_free(x);
+        return r == DT_OK;
+    }
+    if (dt_device_get(m->mesh->dev[pos], &s)) {
+        dt_free(x);
+        return false;
+    }
+    x->src.data = (char *)p->buf->data + p->offset;
     x->future = f;
     x->buf = p->buf;
     dt_future_ref(f);
@@ -190,11 +197,13 @@ static void on_fetch(const uint64_t *w) {
     for (int i = 0; i < v->meta->mesh->n; i++) parts += holds_part(v->meta, i);
     atomic_store(&f->parts, parts + 1); /* one for this loop: nothing completes before all is pushed, empty tensors complete here */
     for (int i = 0; i < v->meta->mesh->n; i++)
-        if (holds_part(v->meta, i) && !(v->part[i] && v->part[i]->buf && push_fetch(v, i, f))) part_failed(f, DT_E_NOMEM, site, "out of host memory");
+        if (holds_part(v->meta, i) && !(v->part[i] && v->part[i]->buf && push_fetch(v, i, f)))
+            part_failed(f, DT_E_NOMEM, site, "the value cannot be read: out of host memory, or its node is lost");
     dt_error_t *lost = NULL; /* an empty tensor may still be a failed one */
     if (!parts && v->part[0] && v->part[0]->buf) lost = atomic_load(&v->part[0]->buf->error);
     dt_future_part(f, lost);
     dt_future_unref(f);
+    if (DT_UNLIKELY(dt_nodes > 1)) dt_remote_flush();
 }
 
 static void push_sync(void *f, dt_device_state *s) {
@@ -206,6 +215,7 @@ static void on_sync(dt_future *f) {
     dt_engine_dispatch();
     atomic_store(&f->parts, (uint32_t)dt_the_devices.n_started + 1);
     dt_devices_each(push_sync, f);
+    if (DT_UNLIKELY(dt_nodes > 1)) dt_remote_sync(f);
     dt_future_part(f, NULL);
     dt_future_unref(f);
 }
@@ -213,14 +223,18 @@ static void on_sync(dt_future *f) {
 static void on_limit(dt_device d, int64_t bytes) {
     dt_device_state *s;
     dt_engine_dispatch();
-    if (dt_device_get(d, &s) == DT_OK) s->alloc.stats.limit = bytes;
+    if (!dt_device_here(d))
+        dt_remote_limit(d, bytes);
+    else if (dt_device_get(d, &s) == DT_OK)
+        s->alloc.stats.limit = bytes;
 }
 
 static void on_stats(dt_device d, dt_memory_stats *out, dt_future *f) {
     dt_device_state *s;
     dt_engine_dispatch();
-    if (dt_device_get(d, &s) == DT_OK) *out = s->alloc.stats;
     atomic_store(&f->parts, 1);
+    if (dt_remote_stats(d, out, f)) return;
+    if (dt_device_get(d, &s) == DT_OK) *out = s->alloc.stats;
     dt_future_part(f, NULL);
     dt_future_unref(f);
 }
@@ -273,6 +287,7 @@ static void *controller_main(void *arg) {
             if (e->graph.n && !dt_devices_pending()) dt_engine_dispatch(); /* the client pauses and the workers are idle */
         }
         seen = head;
+        if (DT_UNLIKELY(dt_nodes > 1)) dt_remote_flush();
         bool deep = naps > IDLE_NAPS && !e->graph.n;
         dt_ring_wait(&e->ring, deep ? -1 : NAP_US, deep);
     }
@@ -294,6 +309,7 @@ dt_status dt_engine_start(void) {
         s = dt_options_load();
         if (!s) s = dt_ops_init();
         if (!s) s = dt_ring_init(&e->ring, RING_WORDS);
+        if (!s) s = dt_remote_start();
         if (!s) s = dt_graph_init(&e->graph);
         if (!s) s = dt_htab_init(&e->plans, 256);
         if (!s && pthread_create(&thread, NULL, controller_main, e)) s = dt_fail(DT_E_NOMEM, "cannot start the controller's thread");
@@ -307,6 +323,7 @@ dt_status dt_engine_start(void) {
 dt_ring *dt_engine_ring(void) { return &dt_the_engine.ring; }
 void dt_engine_flush(void) { dt_ring_wake(&dt_the_engine.ring); }
 bool dt_engine_is_forked(void) { return forked; }
+void dt_engine_nodes_init(void) { dt_nodes_init(); }
 void dt_engine_threads_set(int n) { dt_devices_threads_set(n); }
 int dt_engine_threads(void) { return dt_devices_threads(); }
 void dt_engine_stats_get(dt_engine_stats *out) { *out = dt_the_engine.stats; }
@@ -321,6 +338,7 @@ void dt_engine_stop(void) {
         dt_ring_publish(&e->ring);
         dt_ring_wake(&e->ring);
         pthread_join(thread, NULL);
+        dt_remote_stop();
         dt_devices_quiesce();
         dt_bufs_sweep();
         dt_devices_free();

@@ -10,6 +10,7 @@
 #include "plan/record.h"
 
 dt_status dt_engine_start(void) DT_WUR; /* idempotent, cheap when started; E_STATE in a forked child */
+void dt_engine_nodes_init(void);        /* plan/nodes.h from the launcher's environment; before the first mesh */
 void dt_engine_stop(void);              /* finishes or abandons work, joins all threads; idempotent */
 dt_ring *dt_engine_ring(void);
 void dt_engine_flush(void);

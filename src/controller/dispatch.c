@@ -7,6 +7,7 @@
 #include <string.h>
 
 #include "controller/engine.h"
+#include "controller/remote.h"
 #include "passes/options.h"
 #include "plan/trace.h"
 
@@ -20,6 +21,7 @@ static void evict_oldest(dt_engine *e) {
             if (!old || ((dt_plan *)l)->used_at < old->used_at) old = (dt_plan *)l;
     if (!old) return;
     dt_htab_remove(&e->plans, &old->link);
+    if (old->id) dt_remote_drop_plan(old);
     dt_plan_unref(old);
 }
 
@@ -103,7 +105,10 @@ static dt_status plan_of(dt_engine *e, dt_graph *g, dt_plan **out) {
 static dt_status bind_program(const dt_graph *g, const dt_plan *p, int i, dt_binding *b) {
     const dt_program *prog = &p->program[i];
     dt_run_part *part = &b->run->part[i];
-    DT_TRY(dt_binding_program(p, i, b));
+    if (DT_LIKELY(dt_device_here(prog->device)))
+        DT_TRY(dt_binding_program(p, i, b));
+    else
+        DT_TRY(dt_remote_bind(p, i, b));
     for (int k = 0; k < prog->n_ext; k++) {
         const dt_part *x = g->ext[prog->ext[k].value]->part[prog->ext[k].pos];
         part->buf[k] = x->buf;
@@ -166,12 +171,16 @@ static dt_status bind_run(const dt_graph *g, dt_plan *p, dt_binding *b) {
     dt_status s = DT_OK;
     for (int i = 0; i < p->n_programs && !s; i++) s = bind_program(g, p, i, b);
     if (!s && (s = make_parts(g, p, b->run))) drop_parts(g, p);
+    if (!s && DT_UNLIKELY(dt_nodes > 1)) {
+        bind_numbers(g, p, b->run);
+        if ((s = dt_remote_run(g, p, b))) drop_parts(g, p);
+    }
     if (s) dt_binding_undo(p, b);
     return s;
 }
 
 static void push_run(dt_engine *e, const dt_graph *g, dt_plan *p, dt_binding *b) {
-    bind_numbers(g, p, b->run);
+    if (dt_nodes == 1) bind_numbers(g, p, b->run);
     for (int i = 0; i < p->n_colls; i++) {
         b->run->meet[i].moved_ctx = dt_comm_count(p->coll[i], b->run->site[p->coll[i]->node]);
         b->run->meet[i].moved = dt_comm_moved;

@@ -2,6 +2,7 @@
 #include <string.h>
 
 #include "controller/engine.h"
+#include "controller/remote.h"
 
 dt_gvalue *dt_gvalue_new(const dt_meta *meta) {
     dt_engine *e = &dt_the_engine;
@@ -61,6 +62,16 @@ void dt_gvalue_poison(dt_gvalue *v, dt_error_t *e) {
     }
 }
 
+/* Another node's part: sent there, contiguous. */
+static dt_status remote_part(dt_gvalue *v, int i, dt_view *src, const dt_hostbuf *h, int64_t offset) {
+    src->dtype = (dt_dtype)v->meta->dtype;
+    src->data = (char *)h->data + offset * (int64_t)dt_dtype_size(src->dtype);
+    if (!(v->part[i] = dt_part_new(v->meta->ndim, NULL))) return dt_fail(DT_E_NOMEM, "value: out of host memory");
+    DT_TRY(dt_remote_host(src, v->meta->mesh->dev[i], &v->part[i]->buf));
+    v->part[i]->buf->live = 1;
+    return DT_OK;
+}
+
 dt_status dt_gvalue_from_host(dt_gvalue *v, dt_hostbuf *h) {
     const dt_meta *m = v->meta;
     int64_t stride[DT_MAX_DIM] = {0}, s = 1;
@@ -79,6 +90,10 @@ dt_status dt_gvalue_from_host(dt_gvalue *v, dt_hostbuf *h) {
             offset += box.lo[d] * stride[d];
             shape.shape[d] = box.len[d];
             shape.stride[d] = stride[d];
+        }
+        if (DT_UNLIKELY(!dt_device_here(m->mesh->dev[i]))) {
+            DT_TRY(remote_part(v, i, &shape, h, offset));
+            continue;
         }
         bool dense = dt_view_contiguous(&shape);
         v->part[i] = dt_part_new(m->ndim, dense ? NULL : stride);

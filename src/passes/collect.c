@@ -2,6 +2,7 @@
 #include <string.h>
 
 #include "passes/build.h"
+#include "plan/nodes.h"
 
 static dt_status no_memory(void) { return dt_fail(DT_E_NOMEM, "redistribute: out of host memory"); }
 
@@ -185,6 +186,7 @@ dt_status dt_build_coll(dt_build *b, dt_coll *c) {
         b->coll = n;
         b->cap_colls = cap;
     }
+    for (int k = 1; k < c->n; k++) c->spans |= dt_device_node(c->party[k].device) != dt_device_node(c->party[0].device);
     c->index = b->n_colls;
     c->node = (uint32_t)b->node;
     b->coll[b->n_colls++] = c;

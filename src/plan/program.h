@@ -28,6 +28,7 @@ typedef struct dt_buf {
     dt_device device;
     _Atomic(dt_error_t *) error;
     dt_hostbuf *host; /* adopted host memory: read-only */
+    uint64_t id;      /* of memory on another node; 0: here, or not known there yet */
     /* Other devices may read it (one-sided transfers). The controller counts the runs that write it and those elsewhere that read it as it pushes
      * them; workers count them as they finish. A reader elsewhere waits until all writes before it are done; a run that writes it again waits for
      * all reads before it. Both are for runs pushed earlier, so nobody waits in a circle. Futex words. */
@@ -82,6 +83,7 @@ typedef struct dt_coll {
     uint32_t node; /* of the subgraph, for its site */
     dt_reduce reduce;
     bool two_phase;
+    bool spans;       /* parties live on several nodes */
     bool pulled;      /* one-sided: the sources of a pull are the instruction's inputs by number; index -1 */
     const char *kind; /* for reports */
     const char *mesh_dim;
@@ -90,7 +92,9 @@ typedef struct dt_coll {
     const dt_exchange *exchange; /* then there are no pulls, and the bytes are counted as they are read; else NULL */
 } dt_coll;
 typedef struct dt_rendezvous {
-    _Atomic uint32_t arrived[3];
+    _Atomic uint32_t arrived[5];
+    uint64_t key;                                               /* for messages between nodes: the same on all of them */
+    void *staging[2];                                           /* of a collective that spans nodes */
     void **in, **out;                                           /* (n,) addresses of the parties' operands */
     dt_error_t **error;                                         /* (n,) errors of the parties' inputs; borrowed */
     void (*moved)(void *ctx, dt_device sender, uint64_t bytes); /* exchanges report what they read of others; any thread */
@@ -152,6 +156,7 @@ typedef struct dt_plan {
     uint64_t *key;
     size_t n_key;
     uint64_t used_at; /* controller: for LRU */
+    uint64_t id;      /* what nodes call it; 0: none has it */
     int n_nodes, n_programs, n_outs, n_numbers, n_colls, n_ext;
     dt_program *program;
     dt_out_plan *out;
@@ -172,9 +177,11 @@ typedef struct dt_run_part { /* one program's bindings */
     dt_error_t **error;       /* (n_slots,) referenced; published to the other queue by `done` */
     _Atomic uint32_t done[2]; /* instructions finished, per queue: futex words */
     _Atomic uint32_t queues;  /* queues still running */
+    dt_error_t *failed;       /* nothing could be bound: no kernel runs, every result fails with this; collectives still meet */
 } dt_run_part;
 typedef struct dt_run {
     dt_plan *plan;
+    uint64_t seq;           /* of runs that other nodes take part in: counted by the controller */
     _Atomic uint32_t parts; /* programs still running */
     dt_run_part *part;      /* (n_programs,) */
     uint64_t *numbers;

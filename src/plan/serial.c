@@ -155,7 +155,7 @@ static dt_status get_pull(reader *r, const dt_coll *c, dt_pull *q) {
     q->src = NEW(r, dt_pull_src, q->n_src);
     if (!q->src) return no_memory();
     for (int k = 0; k < q->n_src && !r->u->bad; k++) {
-        q->src[k].party = (int32_t)dt_unwire_count(r->u, (size_t)c->n - 1);
+        q->src[k].party = (int32_t)dt_unwire_count(r->u, c->pulled ? UINT16_MAX : (size_t)c->n - 1);
         q->src[k].from_out = dt_unwire_count(r->u, 1) != 0;
         get_view(r->u, &q->src[k].view);
         q->src[k].offset = dt_unwire_i64(r->u);
@@ -210,6 +210,8 @@ static void put_coll(dt_wire *w, const dt_coll *c) {
     dt_wire_u64(w, c->node);
     dt_wire_u64(w, c->reduce);
     dt_wire_u64(w, c->two_phase);
+    dt_wire_u64(w, c->spans);
+    dt_wire_u64(w, c->pulled);
     dt_wire_text(w, c->kind);
     dt_wire_text(w, c->mesh_dim);
     dt_wire_i64(w, c->bytes_moved);
@@ -231,6 +233,8 @@ static dt_status get_coll(reader *r, dt_coll **out) {
     c->node = (uint32_t)dt_unwire_count(r->u, (size_t)r->p->n_nodes);
     c->reduce = (dt_reduce)dt_unwire_count(r->u, DT_MIN);
     c->two_phase = dt_unwire_count(r->u, 1) != 0;
+    c->spans = dt_unwire_count(r->u, 1) != 0;
+    c->pulled = dt_unwire_count(r->u, 1) != 0;
     c->kind = dt_unwire_text(r->u);
     c->mesh_dim = dt_unwire_text(r->u);
     c->bytes_moved = dt_unwire_i64(r->u);
@@ -364,6 +368,7 @@ static dt_status put_program(dt_wire *w, const dt_program *p) {
     dt_wire_u64(w, (uint64_t)p->n_ext);
     dt_wire_u64(w, (uint64_t)p->n_out);
     dt_wire_u64(w, (uint64_t)p->n_temp);
+    for (int k = 0; k < p->n_ext; k++) dt_wire_u64(w, p->ext[k].written);
     for (int k = 0; k < p->n_out; k++) dt_wire_u64(w, p->out_bytes[k]);
     for (int k = 0; k < p->n_temp; k++) dt_wire_u64(w, p->temp_offset[k]);
     dt_wire_u64(w, p->arena_bytes);
@@ -380,11 +385,12 @@ static dt_status get_program(reader *r, dt_program *p) {
     p->n_out = (int)dt_unwire_count(u, MAX_LIST);
     p->n_temp = (int)dt_unwire_count(u, MAX_LIST);
     p->n_slots = p->n_ext + p->n_out + p->n_temp + 1;
-    if (u->bad || (size_t)(p->n_out + p->n_temp) > u->n) return bad("a program");
+    if (u->bad || (size_t)(p->n_ext + p->n_out + p->n_temp) > u->n) return bad("a program");
     p->ext = NEW(r, dt_bind_in, p->n_ext);
     p->out_bytes = NEW(r, size_t, p->n_out);
     p->temp_offset = NEW(r, size_t, p->n_temp);
     if (!p->ext || !p->out_bytes || !p->temp_offset) return no_memory();
+    for (int k = 0; k < p->n_ext; k++) p->ext[k].written = dt_unwire_count(u, 1) != 0;
     for (int k = 0; k < p->n_out; k++) p->out_bytes[k] = (size_t)dt_unwire_u64(u);
     for (int k = 0; k < p->n_temp; k++) p->temp_offset[k] = (size_t)dt_unwire_u64(u);
     p->arena_bytes = (size_t)dt_unwire_u64(u);
@@ -412,8 +418,11 @@ dt_status dt_plan_write(const dt_plan *p, dt_device_fn here, void *ctx, dt_wire 
     dt_wire_u64(w, (uint64_t)p->n_nodes);
     dt_wire_u64(w, (uint64_t)p->n_numbers);
     dt_wire_u64(w, (uint64_t)p->n_colls);
+    for (int i = 0; i < p->n_colls; i++)
+        if (p->coll[i]->exchange && coll_here(p->coll[i], here, ctx))
+            return dt_fail(DT_E_NOTIMPL, "%s: experts must lie on the devices of node 0", p->coll[i]->kind);
     for (int i = 0; i < p->n_colls; i++) {
-        bool want = coll_here(p->coll[i], here, ctx);
+        bool want = p->coll[i]->index >= 0 && coll_here(p->coll[i], here, ctx); /* others stand with their instruction */
         dt_wire_u64(w, want);
         if (want) put_coll(w, p->coll[i]);
     }

@@ -5,6 +5,7 @@
 #include "python/py.h"
 
 #include "plan/backend.h"
+#include "plan/nodes.h"
 
 typedef struct py_mesh {
     PyObject_HEAD const dt_mesh *root;
@@ -272,7 +273,7 @@ static PyObject *mesh_make(dt_device_type type, int ndim, const int64_t *dims, c
         if (n > DT_MAX_DEVICES) return PyErr_Format(PyExc_ValueError, "a mesh has at most %d devices", DT_MAX_DEVICES);
     }
     for (int64_t i = 0; i < n; i++) {
-        int64_t k = index ? index[i] : i;
+        int64_t k = index ? index[i] : dt_nodes_spread((int)i, (int)n);
         if (k < 0 || k > 0xffff) return PyErr_Format(PyExc_ValueError, "device index %lld is not legal", (long long)k);
         dev[i] = dt_device_make(type, (uint32_t)k);
     }

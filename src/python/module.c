@@ -4,6 +4,10 @@
  * for the GIL can finish and no thread of ours is left when the interpreter goes. */
 #include "python/py.h"
 
+#include "controller/controller.h"
+#include "node/node.h"
+#include "plan/nodes.h"
+
 PyObject *dt_py_module;
 static PyObject *exceptions[DT_STATUS_COUNT];
 
@@ -61,6 +65,14 @@ static PyObject *engine_stop(PyObject *self, PyObject *none) {
     Py_END_ALLOW_THREADS Py_RETURN_NONE;
 }
 
+static PyObject *node_serve(PyObject *self, PyObject *none) {
+    if (dt_node_self == 0) Py_RETURN_NONE;
+    int status;
+    Py_BEGIN_ALLOW_THREADS status = dt_node_main();
+    Py_END_ALLOW_THREADS return PyLong_FromLong(status);
+}
+static PyMethodDef node_def = {"_node_serve", node_serve, METH_NOARGS,
+                               "None in the process that runs the program; others serve it and return their exit status."};
 static PyMethodDef stop_def = {"_engine_stop", engine_stop, METH_NOARGS, "Finish or abandon all work and join every thread."};
 
 static int register_stop(PyObject *m) {
@@ -96,6 +108,10 @@ PyMODINIT_FUNC PyInit__C(void) {
             Py_DECREF(m);
             return NULL;
         }
+    dt_engine_nodes_init();
+    PyObject *serve = PyCFunction_New(&node_def, NULL);
+    if (!serve || PyModule_AddObjectRef(m, "_node_serve", serve) < 0) return NULL;
+    Py_DECREF(serve);
     dt_mode_warn_fn(warn);
     dt_client_blocking_hooks(leave, enter);
     return m;

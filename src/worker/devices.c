@@ -4,7 +4,7 @@
 #include "base/cpu.h"
 #include "base/ring.h"
 
-int dt_nodes = 1, dt_node_self, dt_node_devices = 1 << 16;
+void (*dt_buf_drop_elsewhere)(dt_buf *b);
 dt_devices dt_the_devices;
 static _Atomic int threads_wanted;   /* 0: all cores */
 static _Atomic uint32_t idle_events; /* futex word: some worker fell idle */
@@ -18,7 +18,9 @@ static void worker_idle(void) {
 
 int dt_devices_threads(void) {
     int n = atomic_load(&threads_wanted);
-    return n > 0 ? n : dt_cpu_cores();
+    if (n > 0) return n;
+    n = dt_cpu_cores() / dt_node_local;
+    return n > 0 ? n : 1;
 }
 
 static void share_cores(dt_devices *e) {
@@ -134,6 +136,11 @@ static void give_back(dt_buf *b) {
 void dt_buf_drop(dt_buf *b) {
     dt_devices *e = &dt_the_devices;
     if (--b->live) return;
+    if (DT_UNLIKELY(!dt_device_here(b->device))) {
+        if (dt_buf_drop_elsewhere) dt_buf_drop_elsewhere(b);
+        dt_buf_unref(b);
+        return;
+    }
     if (!b->bytes || !being_read(b)) {
         give_back(b);
         return;

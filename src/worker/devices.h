@@ -24,8 +24,9 @@ typedef struct dt_devices {
 } dt_devices;
 extern dt_devices dt_the_devices;
 
-dt_status dt_device_get(dt_device d, dt_device_state **out) DT_WUR;         /* starts its worker; the device must be of this node */
-void dt_device_push(dt_device_state *s, dt_item item);                      /* sleeps while the worker's queue is full */
+void dt_nodes_init(void);                                           /* plan/nodes.h from the launcher's environment; idempotent, before the first device */
+dt_status dt_device_get(dt_device d, dt_device_state **out) DT_WUR; /* starts its worker; the device must be of this node */
+void dt_device_push(dt_device_state *s, dt_item item);              /* sleeps while the worker's queue is full */
 void dt_devices_each(void (*fn)(void *ctx, dt_device_state *s), void *ctx); /* those that started */
 void dt_devices_quiesce(void);                                              /* waits until no worker has anything to do */
 uint32_t dt_devices_pending(void);                                          /* items that workers have not finished */
@@ -34,8 +35,9 @@ void dt_devices_threads_set(int n); /* 0: all cores. Any thread */
 int dt_devices_threads(void);
 
 dt_buf *dt_buf_new(dt_device d, size_t bytes, void *data);
-void dt_buf_drop(dt_buf *b); /* one value less lies in it; at zero the memory returns to the allocator */
-void dt_bufs_sweep(void);    /* what is no longer read by other devices returns to the allocators */
+extern void (*dt_buf_drop_elsewhere)(dt_buf *b); /* the last value in another node's memory is gone */
+void dt_buf_drop(dt_buf *b);                     /* one value less lies in it; at zero the memory returns to the allocator */
+void dt_bufs_sweep(void);                        /* what is no longer read by other devices returns to the allocators */
 
 /* ---- a plan and memory: a run ------------------------------------------------------------------------------------------------------------ */
 typedef struct dt_binding { /* memory obtained so far, to undo a binding that fails half-way */

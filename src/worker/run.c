@@ -31,7 +31,7 @@ static size_t run_carve(const dt_plan *p, char *base, dt_run **out) {
         if (base) part[i] = (dt_run_part){.run = r, .program = i, .base = b, .buf = buf, .need = need, .error = error};
     }
     for (int i = 0; i < p->n_colls; i++) {
-        size_t n = sizeof(void *) * (size_t)p->coll[i]->n;
+        size_t n = p->coll[i] ? sizeof(void *) * (size_t)p->coll[i]->n : 0; /* a node knows its own collectives only */
         void *in = carve(&l, n), *o = carve(&l, n), *e = carve(&l, n);
         if (base) meet[i] = (dt_rendezvous){.in = in, .out = o, .error = e};
     }
@@ -53,6 +53,10 @@ void dt_binding_undo(const dt_plan *p, dt_binding *b) {
     for (int i = 0; i < p->n_programs; i++) {
         const dt_program *g = &p->program[i];
         dt_device_state *s;
+        if (!dt_device_here(g->device)) {
+            for (int k = g->n_ext; k < g->n_ext + g->n_out; k++) dt_buf_unref(b->run->part[i].buf[k]);
+            continue;
+        }
         if (dt_device_get(g->device, &s)) continue;
         if (b->arena[i]) dt_alloc_put(&s->alloc, b->arena[i], b->arena_bytes[i]);
         for (int k = g->n_ext; k < g->n_ext + g->n_out; k++)
@@ -125,6 +129,7 @@ int dt_binding_push(dt_plan *p, dt_binding *b) {
         if (b->arena[i]) dt_alloc_put(&s->alloc, b->arena[i], b->arena_bytes[i]);                       /* reused only by later programs of this device */
         if (runs_here(&p->program[i])) count_accesses(&p->program[i], &r->part[i]);
     }
+    for (int i = 0; i < p->n_colls; i++) r->meet[i].key = r->seq << 20 | (uint64_t)i << 1;
     if (!pushed) {
         dt_run_end(r);
         return 0;

@@ -51,6 +51,7 @@ static void set_error(dt_run_part *p, int slot, dt_error_t *e) { /* takes one re
 }
 
 static dt_error_t *input_error(const dt_run_part *p, const dt_instr *s) {
+    if (DT_UNLIKELY(p->failed != NULL)) return p->failed;
     for (int k = 0; k < s->n_in; k++)
         if (s->operand[k].slot >= 0 && p->error[s->operand[k].slot]) return p->error[s->operand[k].slot];
     return NULL;
@@ -81,7 +82,7 @@ static void run_kernel(dt_worker *w, dt_run_part *p, dt_instr *s) {
         dt_status status = s->fn(&s->ctx);
         if (DT_LIKELY(status == DT_OK)) return;
         e = dt_error_new(status, p->run->site[s->node], dt_op_name(s->ctx.op), dt_error_message());
-    } else if (s->fused) {
+    } else if (s->fused && !p->failed) {
         run_spoilt(w, p, s);
         return;
     } else
@@ -101,13 +102,14 @@ static dt_error_t *run_pulled(dt_worker *w, dt_run_part *p, dt_instr *s, void *o
 static void run_coll(dt_worker *w, dt_run_part *p, dt_instr *s) {
     void *in = s->n_in ? address(p, s->operand[0]) : NULL, *out = s->n_out ? address(p, s->operand[s->n_in]) : NULL;
     dt_rendezvous *r = s->coll->index >= 0 ? &p->run->meet[s->coll->index] : NULL;
+    const dt_transport *t = s->coll->spans ? &dt_transport_span : w->transport;
     dt_error_t *e;
     if (s->coll->pulled)
         e = run_pulled(w, p, s, out);
     else if (s->coll->exchange)
-        e = w->transport->exchange(s->coll, s->party, r, w->backend, w->team, in, address(p, s->operand[1]), out, input_error(p, s));
+        e = t->exchange(s->coll, s->party, r, w->backend, w->team, in, address(p, s->operand[1]), out, input_error(p, s));
     else
-        e = w->transport->run(s->coll, s->party, r, w->backend, w->team, in, out, input_error(p, s));
+        e = t->run(s->coll, s->party, r, w->backend, w->team, in, out, input_error(p, s));
     if (!e) return;
     if (s->n_out)
         set_error(p, s->operand[s->n_in].slot, e);

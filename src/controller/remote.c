@@ -1,0 +1,388 @@
+/* See remote.h. */
+#include "controller/remote.h"
+
+#include <pthread.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "base/cpu.h"
+#include "comm/net.h"
+#include "plan/remote.h"
+#include "plan/serial.h"
+
+enum { FLUSH_BYTES = 256 << 10, CREDIT_NAP_US = 100000 };
+
+typedef struct request { /* an answer that is awaited */
+    struct request *next;
+    uint64_t id;
+    int node;
+    dt_future *future;
+    dt_view dst;            /* DATA */
+    dt_memory_stats *stats; /* STATS */
+} request;
+
+static struct {
+    dt_wire *wire;               /* (dt_nodes,) */
+    _Atomic uint64_t *taken;     /* (dt_nodes,) runs that a node has taken up */
+    uint64_t *sent;              /* (dt_nodes,) */
+    _Atomic uint32_t credit;     /* futex word */
+    _Atomic(dt_error_t *) *lost; /* (dt_nodes,) why a node is lost; NULL while it lives */
+    pthread_mutex_t lock;        /* of requests */
+    request *requests;
+    uint64_t next_id, next_plan, seq;
+    int threads;
+} remote = {.lock = PTHREAD_MUTEX_INITIALIZER};
+
+static dt_status no_memory(void) { return dt_fail(DT_E_NOMEM, "a message to another node: out of host memory"); }
+
+/* ---- requests ----------------------------------------------------------------------------------------------------------------------------- */
+static request *request_new(int node, dt_future *f) {
+    request *r = dt_calloc(1, sizeof *r);
+    if (!r) return NULL;
+    r->node = node;
+    r->future = f;
+    pthread_mutex_lock(&remote.lock);
+    r->id = ++remote.next_id;
+    r->next = remote.requests;
+    remote.requests = r;
+    pthread_mutex_unlock(&remote.lock);
+    return r;
+}
+
+static request *request_take(uint64_t id, int node) {
+    request *found = NULL;
+    pthread_mutex_lock(&remote.lock);
+    for (request **p = &remote.requests; *p && !found; p = &(*p)->next)
+        if ((*p)->id == id && (*p)->node == node) {
+            found = *p;
+            *p = found->next;
+            break;
+        }
+    pthread_mutex_unlock(&remote.lock);
+    return found;
+}
+
+static void complete(request *r, dt_error_t *e) {
+    dt_future_part(r->future, e);
+    dt_future_unref(r->future);
+    dt_free(r);
+}
+
+static dt_error_t *read_error(dt_unwire *u, dt_status s) {
+    uint32_t site = (uint32_t)dt_unwire_count(u, UINT32_MAX);
+    size_t n = dt_unwire_count(u, 511);
+    char text[512];
+    dt_unwire_get(u, text, n);
+    text[n] = 0;
+    return dt_error_new(s < DT_STATUS_COUNT ? s : DT_E_INTERNAL, site, "", text);
+}
+
+static void on_data(dt_unwire *u, int from) {
+    request *r = request_take(dt_unwire_u64(u), from);
+    dt_status s = (dt_status)dt_unwire_count(u, DT_STATUS_COUNT - 1);
+    if (s) {
+        dt_error_t *e = read_error(u, s);
+        if (r) complete(r, e);
+        dt_error_unref(e);
+        return;
+    }
+    size_t n = dt_unwire_count(u, u->n - u->at);
+    if (r && n == (size_t)dt_view_numel(&r->dst) * dt_dtype_size(r->dst.dtype) && !u->bad) {
+        dt_view src = r->dst;
+        dt_view_set_contiguous(&src);
+        src.data = (void *)(uintptr_t)(u->data + u->at);
+        dt_backend_of(DT_CPU)->copy(&r->dst, &src, NULL);
+        complete(r, NULL);
+    } else if (r) {
+        dt_error_t *e = dt_error_new(DT_E_INTERNAL, 0, "read", "a node answered with the wrong number of bytes");
+        complete(r, e);
+        dt_error_unref(e);
+    }
+    u->at += n;
+}
+
+static void on_done(dt_unwire *u, int from) {
+    request *r = request_take(dt_unwire_u64(u), from);
+    dt_status s = (dt_status)dt_unwire_count(u, DT_STATUS_COUNT - 1);
+    dt_error_t *e = s ? read_error(u, s) : NULL;
+    if (r) complete(r, e);
+    dt_error_unref(e);
+}
+
+static void on_stats(dt_unwire *u, int from) {
+    request *r = request_take(dt_unwire_u64(u), from);
+    dt_memory_stats m;
+    dt_unwire_get(u, &m, sizeof m);
+    if (!r) return;
+    if (r->stats && !u->bad) *r->stats = m;
+    complete(r, NULL);
+}
+
+/* Progress thread. */
+static void on_message(void *ctx, int from, const void *data, size_t bytes) {
+    (void)ctx;
+    dt_unwire u = {data, bytes, 0, false};
+    while (u.at < u.n && !u.bad) {
+        switch (dt_unwire_u64(&u)) {
+        case DT_R_DATA: on_data(&u, from); break;
+        case DT_R_DONE: on_done(&u, from); break;
+        case DT_R_STATS: on_stats(&u, from); break;
+        case DT_R_CREDIT:
+            atomic_store(&remote.taken[from], dt_unwire_u64(&u));
+            atomic_fetch_add(&remote.credit, 1);
+            dt_futex_wake(&remote.credit, 1);
+            break;
+        default: u.bad = true;
+        }
+    }
+}
+
+static void on_lost(void *ctx, int rank, const char *why) {
+    (void)ctx;
+    dt_error_t *e = dt_error_new(DT_E_NODE, 0, "", why), *none = NULL;
+    if (!atomic_compare_exchange_strong(&remote.lost[rank], &none, e)) dt_error_unref(e);
+    for (;;) { /* everything that waits for it fails */
+        request *found = NULL;
+        pthread_mutex_lock(&remote.lock);
+        for (request **p = &remote.requests; *p; p = &(*p)->next)
+            if ((*p)->node == rank) {
+                found = *p;
+                *p = found->next;
+                break;
+            }
+        pthread_mutex_unlock(&remote.lock);
+        if (!found) break;
+        complete(found, atomic_load(&remote.lost[rank]));
+    }
+    atomic_fetch_add(&remote.credit, 1);
+    dt_futex_wake(&remote.credit, 1);
+}
+
+/* ---- sending ---------------------------------------------------------------------------------------------------------------------------------- */
+static void flush_node(int node) {
+    dt_wire *w = &remote.wire[node];
+    if (!w->n) return;
+    if (w->failed || dt_net_send(node, w->data, w->n)) on_lost(NULL, node, "a message to a node was lost: out of host memory");
+    w->n = 0;
+    w->failed = false;
+    if (w->cap > 4 * FLUSH_BYTES) dt_wire_free(w);
+}
+
+static dt_wire *entry(int node, int kind) {
+    dt_wire *w = &remote.wire[node];
+    if (w->n > FLUSH_BYTES) flush_node(node);
+    dt_wire_u64(w, (uint64_t)kind);
+    return w;
+}
+
+void dt_remote_flush(void) {
+    int threads = dt_devices_threads();
+    if (threads != remote.threads) {
+        for (int i = 1; i < dt_nodes; i++) dt_wire_u64(entry(i, DT_M_THREADS), (uint64_t)threads);
+        remote.threads = threads;
+    }
+    for (int i = 1; i < dt_nodes; i++) flush_node(i);
+}
+
+static uint64_t buffer_id(dt_buf *b) {
+    if (b->id) return b->id;
+    b->id = ++remote.next_plan;             /* any number that is new */
+    dt_error_t *e = atomic_load(&b->error); /* a value that failed before it reached its node */
+    dt_wire *w = entry(dt_device_node(b->device), DT_M_POISON);
+    dt_wire_u64(w, b->id);
+    dt_wire_u64(w, b->device);
+    dt_wire_u64(w, e ? e->status : DT_E_INTERNAL);
+    dt_wire_u64(w, e ? e->site : 0);
+    dt_wire_text(w, e ? e->text : "a value of another node without memory");
+    return b->id;
+}
+
+static void drop_remote(dt_buf *b) {
+    if (b->id) dt_wire_u64(entry(dt_device_node(b->device), DT_M_FREE), b->id);
+}
+
+static dt_buf *buffer_new(dt_device d, size_t bytes) {
+    dt_buf *b = dt_buf_new(d, bytes, NULL);
+    if (b) b->id = ++remote.next_plan;
+    return b;
+}
+
+dt_status dt_remote_bind(const dt_plan *p, int i, dt_binding *b) {
+    const dt_program *prog = &p->program[i];
+    for (int k = 0; k < prog->n_out; k++)
+        if (!(b->run->part[i].buf[prog->n_ext + k] = buffer_new(prog->device, prog->out_bytes[k]))) return no_memory();
+    return DT_OK;
+}
+
+static bool on_node(void *ctx, dt_device d) { return dt_device_node(d) == *(int *)ctx; }
+
+static dt_status send_plan(dt_plan *p, int node) {
+    dt_wire *w = entry(node, DT_M_PLAN);
+    dt_wire_u64(w, p->id);
+    return dt_plan_write(p, on_node, &node, w);
+}
+
+static bool takes_part(const dt_plan *p, int node) {
+    for (int i = 0; i < p->n_programs; i++)
+        if (dt_device_node(p->program[i].device) == node) return true;
+    return false;
+}
+
+/* A node that is far behind is waited for. */
+static void await_credit(int node) {
+    while (remote.sent[node] - atomic_load(&remote.taken[node]) >= DT_CREDITS && !atomic_load(&remote.lost[node])) {
+        flush_node(node);
+        uint32_t seen = atomic_load(&remote.credit);
+        if (remote.sent[node] - atomic_load(&remote.taken[node]) >= DT_CREDITS) dt_futex_wait(&remote.credit, seen, CREDIT_NAP_US);
+    }
+}
+
+static void put_program(const dt_graph *g, dt_plan *p, int i, dt_binding *b, dt_wire *w) {
+    const dt_program *prog = &p->program[i];
+    for (int k = 0; k < prog->n_ext; k++) {
+        const dt_part *x = g->ext[prog->ext[k].value]->part[prog->ext[k].pos];
+        dt_wire_u64(w, x->buf->id);
+        dt_wire_i64(w, x->offset);
+    }
+    for (int k = 0; k < prog->n_out; k++) dt_wire_u64(w, b->run->part[i].buf[prog->n_ext + k]->id);
+}
+
+dt_status dt_remote_run(const dt_graph *g, dt_plan *p, dt_binding *b) {
+    bool any = false;
+    for (int node = 1; node < dt_nodes; node++) {
+        if (!takes_part(p, node)) continue;
+        dt_error_t *lost = atomic_load(&remote.lost[node]);
+        if (lost) return dt_fail(lost->status, "%s", lost->text);
+        any = true;
+    }
+    if (!any) return DT_OK;
+    b->run->seq = ++remote.seq;
+    bool first = !p->id;
+    if (first) p->id = ++remote.next_plan;
+    for (int node = 1; node < dt_nodes; node++) {
+        if (!takes_part(p, node)) continue;
+        await_credit(node);
+        if (first) DT_TRY(send_plan(p, node));
+        for (int i = 0; i < p->n_programs; i++) /* values that were never sent: they go before the run */
+            for (int k = 0; dt_device_node(p->program[i].device) == node && k < p->program[i].n_ext; k++)
+                (void)buffer_id(g->ext[p->program[i].ext[k].value]->part[p->program[i].ext[k].pos]->buf);
+        dt_wire *w = entry(node, DT_M_RUN);
+        dt_wire_u64(w, p->id);
+        dt_wire_u64(w, b->run->seq);
+        for (int k = 0; k < p->n_numbers; k++) dt_wire_put(w, &b->run->numbers[k], 8);
+        for (int k = 0; k < p->n_nodes; k++) dt_wire_u64(w, b->run->site[k]);
+        for (int i = 0; i < p->n_programs; i++)
+            if (dt_device_node(p->program[i].device) == node) put_program(g, p, i, b, w);
+        remote.sent[node]++;
+    }
+    return DT_OK;
+}
+
+void dt_remote_drop_plan(const dt_plan *p) {
+    for (int node = 1; node < dt_nodes && p->id; node++)
+        if (takes_part(p, node)) dt_wire_u64(entry(node, DT_M_DROP_PLAN), p->id);
+}
+
+dt_status dt_remote_host(const dt_view *src, dt_device d, dt_buf **out) {
+    size_t bytes = (size_t)dt_view_numel(src) * dt_dtype_size(src->dtype);
+    dt_buf *b = buffer_new(d, bytes);
+    void *packed = dt_malloc(bytes + 1);
+    if (!b || !packed) {
+        dt_free(b);
+        dt_free(packed);
+        return no_memory();
+    }
+    dt_view dst = *src;
+    dt_view_set_contiguous(&dst);
+    dst.data = packed;
+    dt_backend_of(DT_CPU)->copy(&dst, src, NULL);
+    dt_wire *w = entry(dt_device_node(d), DT_M_HOST);
+    dt_wire_u64(w, b->id);
+    dt_wire_u64(w, d);
+    dt_wire_u64(w, bytes);
+    dt_wire_put(w, packed, bytes);
+    dt_free(packed);
+    *out = b;
+    return DT_OK;
+}
+
+dt_status dt_remote_fetch(const dt_part *p, const dt_view *src, const dt_view *dst, dt_future *f) {
+    int node = dt_device_node(p->buf->device);
+    dt_error_t *lost = atomic_load(&remote.lost[node]);
+    if (lost) return dt_fail(lost->status, "%s", lost->text);
+    uint64_t id = buffer_id(p->buf);
+    request *r = request_new(node, f);
+    if (!r) return no_memory();
+    dt_future_ref(f);
+    r->dst = *dst;
+    dt_wire *w = entry(node, DT_M_FETCH);
+    dt_wire_u64(w, r->id);
+    dt_wire_u64(w, id);
+    dt_wire_u64(w, p->buf->device);
+    dt_wire_i64(w, p->offset);
+    dt_wire_u64(w, src->dtype);
+    dt_wire_u64(w, (uint64_t)src->ndim);
+    for (int d = 0; d < src->ndim; d++) {
+        dt_wire_i64(w, src->shape[d]);
+        dt_wire_i64(w, src->stride[d]);
+    }
+    return DT_OK;
+}
+
+void dt_remote_sync(dt_future *f) {
+    for (int node = 1; node < dt_nodes; node++) {
+        if (atomic_load(&remote.lost[node])) continue;
+        request *r = request_new(node, f);
+        if (!r) continue;
+        dt_future_ref(f);
+        atomic_fetch_add(&f->parts, 1);
+        dt_wire_u64(entry(node, DT_M_SYNC), r->id);
+    }
+    dt_remote_flush();
+}
+
+void dt_remote_limit(dt_device d, int64_t bytes) {
+    dt_wire *w = entry(dt_device_node(d), DT_M_LIMIT);
+    dt_wire_u64(w, d);
+    dt_wire_i64(w, bytes);
+}
+
+bool dt_remote_stats(dt_device d, dt_memory_stats *out, dt_future *f) {
+    int node = dt_device_node(d);
+    if (node == dt_node_self) return false;
+    dt_error_t *lost = atomic_load(&remote.lost[node]);
+    request *r = lost ? NULL : request_new(node, f);
+    if (!r) {
+        dt_future_part(f, lost);
+        dt_future_unref(f);
+        return true;
+    }
+    r->stats = out;
+    dt_wire *w = entry(node, DT_M_STATS);
+    dt_wire_u64(w, r->id);
+    dt_wire_u64(w, d);
+    dt_remote_flush();
+    return true;
+}
+
+/* ---- start and stop ------------------------------------------------------------------------------------------------------------------------------- */
+dt_status dt_remote_start(void) {
+    if (!dt_net_launched() || dt_net_started()) return DT_OK;
+    int n = dt_net_size();
+    remote.wire = dt_calloc((size_t)n, sizeof *remote.wire);
+    remote.taken = dt_calloc((size_t)n, sizeof *remote.taken);
+    remote.sent = dt_calloc((size_t)n, sizeof *remote.sent);
+    remote.lost = dt_calloc((size_t)n, sizeof *remote.lost);
+    if (!remote.wire || !remote.taken || !remote.sent || !remote.lost) return no_memory();
+    dt_net_hooks hooks = {on_message, on_lost, NULL};
+    DT_TRY(dt_net_start(&hooks, dt_ops_hash(), 60));
+    dt_buf_drop_elsewhere = drop_remote;
+    return DT_OK;
+}
+
+void dt_remote_stop(void) {
+    if (!dt_net_started()) return;
+    for (int node = 1; node < dt_nodes; node++) (void)entry(node, DT_M_STOP);
+    dt_remote_flush();
+    dt_net_stop();
+}

@@ -1,0 +1,30 @@
+/* The controller's side of other nodes: plans, runs, buffers and reads of devices that are not of this process.
+ *
+ * Entries for a node collect in a buffer and go out as one message when the ring is empty, when somebody waits, or when there are many. Memory
+ * of other nodes is known by ids; it is allocated there, in the order of the messages, so what is freed here may be reused by what is sent
+ * next.
+ *
+ * Threads: the controller, except that answers arrive on the progress thread, which completes futures. */
+#ifndef DT_CONTROLLER_REMOTE_H
+#define DT_CONTROLLER_REMOTE_H
+
+#include "controller/engine.h"
+
+dt_status dt_remote_start(void) DT_WUR; /* nothing if this process was started alone */
+void dt_remote_stop(void);
+void dt_remote_flush(void); /* send what collected */
+
+/* Buffers on another node for the results of program i; its external slots are filled like local ones. */
+dt_status dt_remote_bind(const dt_plan *p, int i, dt_binding *b) DT_WUR;
+/* Tell the nodes of a run; seq is counted. Must come before dt_binding_push. */
+dt_status dt_remote_run(const dt_graph *g, dt_plan *p, dt_binding *b) DT_WUR;
+void dt_remote_drop_plan(const dt_plan *p);
+/* A piece of host memory (strided) becomes a contiguous buffer of another node. */
+dt_status dt_remote_host(const dt_view *src, dt_device d, dt_buf **out) DT_WUR;
+/* Copy a part into a future's buffer; takes over one `part` of the future. */
+dt_status dt_remote_fetch(const dt_part *p, const dt_view *src, const dt_view *dst, dt_future *f) DT_WUR;
+void dt_remote_sync(dt_future *f); /* adds one part a node */
+void dt_remote_limit(dt_device d, int64_t bytes);
+bool dt_remote_stats(dt_device d, dt_memory_stats *out, dt_future *f); /* false: the device is of this node */
+
+#endif

@@ -1,0 +1,443 @@
+/* See node.h. The progress thread copies messages into a list; the main thread takes them, entry by entry, in order. It alone touches plans, buffers and
+ * allocators, as the controller does on its machine.
+ *
+ * What a message says is checked: unknown ids, plans that do not fit and sizes beyond the message end the process with a line on stderr, since a
+ * controller that speaks nonsense cannot be served. What a computation does wrong (no memory, an index) becomes an error in its results and
+ * is told when they are read. */
+#include "node/node.h"
+
+#include <pthread.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "base/cpu.h"
+#include "base/ring.h"
+#include "comm/net.h"
+#include "plan/remote.h"
+#include "plan/serial.h"
+#include "worker/devices.h"
+
+enum { CREDIT_EVERY = 32 };
+
+typedef struct message {
+    struct message *next;
+    size_t bytes;
+    uint8_t data[];
+} message;
+
+typedef struct entry { /* a buffer or a plan by its id */
+    dt_hlink link;
+    uint64_t id;
+    void *p;
+} entry;
+
+static struct {
+    pthread_mutex_t lock;
+    message *first, **last;
+    _Atomic uint32_t bell;
+    _Atomic bool lost;
+    dt_htab buffers, plans;
+    uint64_t taken;
+} node = {.lock = PTHREAD_MUTEX_INITIALIZER};
+
+static dt_status no_memory(void) { return dt_fail(DT_E_NOMEM, "node %d: out of host memory", dt_node_self); }
+static dt_status nonsense(const char *what) { return dt_fail(DT_E_INTERNAL, "node %d: the controller sent %s", dt_node_self, what); }
+
+/* ---- ids --------------------------------------------------------------------------------------------------------------------------------------- */
+static entry *find(dt_htab *t, uint64_t id) {
+    uint64_t h = dt_hash_mix(id, 1);
+    for (dt_hlink *l = dt_htab_first(t, h); l; l = l->next)
+        if (l->hash == h && ((entry *)l)->id == id) return (entry *)l;
+    return NULL;
+}
+static dt_status add(dt_htab *t, uint64_t id, void *p) {
+    if (find(t, id)) return nonsense("an id twice");
+    entry *e = dt_malloc(sizeof *e);
+    if (!e) return no_memory();
+    e->id = id;
+    e->p = p;
+    return dt_htab_add(t, &e->link, dt_hash_mix(id, 1));
+}
+static void *drop(dt_htab *t, uint64_t id) {
+    entry *e = find(t, id);
+    if (!e) return NULL;
+    void *p = e->p;
+    dt_htab_remove(t, &e->link);
+    dt_free(e);
+    return p;
+}
+
+/* ---- answers -------------------------------------------------------------------------------------------------------------------------------------- */
+static void answer(dt_wire *w) {
+    if (w->failed || dt_net_send(0, w->data, w->n)) fprintf(stderr, "dtorch node %d: an answer was lost: out of memory\n", dt_node_self);
+    dt_wire_free(w);
+}
+
+static void put_status(dt_wire *w, const dt_error_t *e) {
+    dt_wire_u64(w, e ? (uint64_t)e->status : DT_OK);
+    if (!e) return;
+    dt_wire_u64(w, e->site);
+    dt_wire_text(w, e->text);
+}
+
+typedef struct pending { /* a future whose end is told to the controller */
+    dt_future *future;
+    uint64_t id;
+    int kind;
+} pending;
+
+static void tell(void *ctx) { /* on the completing thread */
+    pending *p = ctx;
+    dt_wire w = {0};
+    dt_error_t *e = atomic_load(&p->future->error);
+    dt_wire_u64(&w, (uint64_t)p->kind);
+    dt_wire_u64(&w, p->id);
+    put_status(&w, e);
+    if (!e && p->kind == DT_R_DATA) {
+        dt_wire_u64(&w, p->future->buf->bytes);
+        dt_wire_put(&w, p->future->buf->data, p->future->buf->bytes);
+    }
+    answer(&w);
+    dt_future_unref(p->future);
+    dt_free(p);
+}
+
+/* A future that answers request `id`; the caller delivers its parts. */
+static dt_status pending_new(uint64_t id, int kind, dt_hostbuf *buf, dt_future **out) {
+    pending *p = dt_malloc(sizeof *p);
+    dt_future *f;
+    if (!p) {
+        dt_hostbuf_unref(buf);
+        return no_memory();
+    }
+    dt_status s = dt_future_new(buf, NULL, &f);
+    if (s) {
+        dt_free(p);
+        return s;
+    }
+    *p = (pending){f, id, kind};
+    dt_future_ref(f);
+    dt_future_on_done(f, tell, p);
+    *out = f;
+    return DT_OK;
+}
+
+/* ---- plans and runs ---------------------------------------------------------------------------------------------------------------------------------- */
+static dt_status on_plan(dt_unwire *u) {
+    uint64_t id = dt_unwire_u64(u);
+    dt_plan *p;
+    DT_TRY(dt_plan_read(u, &p));
+    for (int i = 0; i < p->n_programs; i++)
+        if (!dt_device_here(p->program[i].device)) {
+            dt_plan_unref(p);
+            return nonsense("a program of another node");
+        }
+    return add(&node.plans, id, p);
+}
+
+static dt_status on_drop_plan(dt_unwire *u) {
+    dt_plan *p = drop(&node.plans, dt_unwire_u64(u));
+    if (!p) return nonsense("a plan to drop that is not here");
+    dt_plan_unref(p);
+    return DT_OK;
+}
+
+/* The ids of a run's results, read before anything can fail, so that they exist either way. */
+static dt_status read_run(dt_unwire *u, const dt_plan *p, dt_binding *b, uint64_t **ids) {
+    dt_run *r = b->run;
+    r->seq = dt_unwire_u64(u);
+    for (int k = 0; k < p->n_numbers; k++) dt_unwire_get(u, &r->numbers[k], 8);
+    for (int k = 0; k < p->n_nodes; k++) r->site[k] = (uint32_t)dt_unwire_count(u, UINT32_MAX);
+    for (int i = 0; i < p->n_programs; i++) {
+        const dt_program *prog = &p->program[i];
+        for (int k = 0; k < prog->n_ext; k++) {
+            entry *e = find(&node.buffers, dt_unwire_u64(u));
+            int64_t offset = dt_unwire_i64(u);
+            dt_buf *buf = e ? e->p : NULL;
+            if (!buf || offset < 0 || (buf->data && (uint64_t)offset > buf->bytes)) return nonsense("a run with unknown memory");
+            r->part[i].buf[k] = buf;
+            r->part[i].base[k] = (char *)buf->data + offset;
+        }
+        ids[i] = dt_malloc(sizeof **ids * (size_t)(prog->n_out + 1));
+        if (!ids[i]) return no_memory();
+        for (int k = 0; k < prog->n_out; k++) ids[i][k] = dt_unwire_u64(u);
+    }
+    return u->bad ? nonsense("a run that ends too early") : DT_OK;
+}
+
+static dt_status bind_all(const dt_plan *p, dt_binding *b) {
+    for (int i = 0; i < p->n_programs; i++) DT_TRY(dt_binding_program(p, i, b));
+    return DT_OK;
+}
+
+/* Memory is short: the run still takes place, so that other nodes do not wait for ever, but computes nothing. */
+static dt_status bind_failed(const dt_plan *p, dt_binding *b, dt_status why) {
+    dt_error_t *e = dt_error_new(why, 0, "", dt_error_message());
+    for (int i = 0; i < p->n_programs; i++) {
+        const dt_program *prog = &p->program[i];
+        dt_run_part *part = &b->run->part[i];
+        part->failed = dt_error_ref(e); /* never freed: a run that failed is rare */
+        dt_device_state *s;
+        DT_TRY(dt_device_get(prog->device, &s));
+        if (b->arena[i]) dt_alloc_put(&s->alloc, b->arena[i], b->arena_bytes[i]);
+        b->arena[i] = NULL;
+        for (int k = prog->n_ext; k < prog->n_ext + prog->n_out; k++) {
+            dt_buf *buf = part->buf[k];
+            if (!buf && !(buf = part->buf[k] = dt_buf_new(prog->device, 0, NULL))) return no_memory();
+            dt_error_t *none = NULL;
+            if (!atomic_compare_exchange_strong(&buf->error, &none, e)) continue;
+            dt_error_ref(e);
+        }
+    }
+    dt_error_unref(e);
+    return DT_OK;
+}
+
+static dt_status register_results(const dt_plan *p, dt_binding *b, uint64_t **ids) {
+    for (int i = 0; i < p->n_programs; i++)
+        for (int k = 0; k < p->program[i].n_out; k++) {
+            dt_buf *buf = b->run->part[i].buf[p->program[i].n_ext + k];
+            buf->live = 1;
+            DT_TRY(add(&node.buffers, ids[i][k], buf));
+        }
+    return DT_OK;
+}
+
+static dt_status start_run(dt_plan *p, dt_unwire *u, uint64_t **ids) {
+    dt_binding b;
+    DT_TRY(dt_binding_new(p, &b));
+    DT_TRY(read_run(u, p, &b, ids));
+    if (dt_the_devices.n_held) dt_bufs_sweep();
+    dt_status s = bind_all(p, &b);
+    if (s) DT_TRY(bind_failed(p, &b, s));
+    DT_TRY(register_results(p, &b, ids));
+    dt_binding_push(p, &b);
+    return DT_OK;
+}
+
+static dt_status on_run(dt_unwire *u) {
+    entry *e = find(&node.plans, dt_unwire_u64(u));
+    if (!e) return nonsense("a run of an unknown plan");
+    dt_plan *p = e->p;
+    uint64_t **ids = dt_calloc((size_t)p->n_programs + 1, sizeof *ids);
+    if (!ids) return no_memory();
+    dt_status s = start_run(p, u, ids);
+    for (int i = 0; i < p->n_programs; i++) dt_free(ids[i]);
+    dt_free(ids);
+    if (s) return s;
+    if (++node.taken % CREDIT_EVERY == 0) {
+        dt_wire w = {0};
+        dt_wire_u64(&w, DT_R_CREDIT);
+        dt_wire_u64(&w, node.taken);
+        answer(&w);
+    }
+    return DT_OK;
+}
+
+/* ---- buffers -------------------------------------------------------------------------------------------------------------------------------------------- */
+static dt_status on_free(dt_unwire *u) {
+    dt_buf *b = drop(&node.buffers, dt_unwire_u64(u));
+    if (!b) return nonsense("memory to free that is not here");
+    dt_buf_drop(b);
+    return DT_OK;
+}
+
+static dt_status device_of(dt_unwire *u, dt_device *d, dt_device_state **s) {
+    *d = (dt_device)dt_unwire_count(u, UINT32_MAX);
+    if (u->bad || !dt_device_here(*d)) return nonsense("a device of another node");
+    return dt_device_get(*d, s);
+}
+
+static dt_status add_buffer(uint64_t id, dt_buf *b) {
+    b->live = 1;
+    return add(&node.buffers, id, b);
+}
+
+static dt_status on_host(dt_unwire *u) {
+    uint64_t id = dt_unwire_u64(u);
+    dt_device d;
+    dt_device_state *s;
+    DT_TRY(device_of(u, &d, &s));
+    size_t bytes = dt_unwire_count(u, u->n - u->at), got = bytes;
+    if (u->bad) return nonsense("an array that ends too early");
+    void *data = NULL;
+    dt_status st = dt_alloc_get(&s->alloc, &got, &data);
+    dt_buf *b = dt_buf_new(d, st ? 0 : got, data);
+    if (!b) return no_memory();
+    if (st) { /* told when it is read */
+        atomic_store(&b->error, dt_error_new(st, 0, "", dt_error_message()));
+        u->at += bytes;
+    } else {
+        dt_devices_quiesce(); /* the memory may still be read by a run that was pushed before it was freed */
+        dt_unwire_get(u, data, bytes);
+    }
+    return add_buffer(id, b);
+}
+
+static dt_status on_poison(dt_unwire *u) {
+    uint64_t id = dt_unwire_u64(u);
+    dt_device d;
+    dt_device_state *s;
+    DT_TRY(device_of(u, &d, &s));
+    dt_status st = (dt_status)dt_unwire_count(u, DT_STATUS_COUNT - 1);
+    uint32_t site = (uint32_t)dt_unwire_count(u, UINT32_MAX);
+    const char *text = dt_unwire_text(u);
+    dt_buf *b = dt_buf_new(d, 0, NULL);
+    if (!b) return no_memory();
+    atomic_store(&b->error, dt_error_new(st, site, "", text));
+    return add_buffer(id, b);
+}
+
+static dt_status on_fetch(dt_unwire *u) {
+    uint64_t request = dt_unwire_u64(u);
+    entry *e = find(&node.buffers, dt_unwire_u64(u));
+    dt_device d;
+    dt_device_state *s;
+    DT_TRY(device_of(u, &d, &s));
+    int64_t offset = dt_unwire_i64(u);
+    dt_view v = {.dtype = (dt_dtype)dt_unwire_count(u, DT_DTYPE_COUNT - 1)};
+    v.ndim = (int32_t)dt_unwire_count(u, DT_MAX_DIM);
+    for (int k = 0; k < v.ndim; k++) {
+        v.shape[k] = dt_unwire_i64(u);
+        v.stride[k] = dt_unwire_i64(u);
+        if (v.shape[k] < 0) u->bad = true;
+    }
+    if (u->bad || !e || offset < 0) return nonsense("a read of unknown memory");
+    dt_buf *b = e->p;
+    dt_hostbuf *h;
+    dt_future *f;
+    DT_TRY(dt_hostbuf_new((size_t)dt_view_numel(&v) * dt_dtype_size(v.dtype), &h));
+    DT_TRY(pending_new(request, DT_R_DATA, h, &f));
+    dt_fetch *x = dt_calloc(1, sizeof *x);
+    if (!x) return no_memory();
+    *x = (dt_fetch){.future = f, .buf = b, .src = v, .dst = v};
+    x->src.data = (char *)b->data + offset;
+    dt_view_set_contiguous(&x->dst);
+    x->dst.data = h->data;
+    atomic_fetch_add(&b->refs, 1);
+    dt_device_push(s, (dt_item){DT_ITEM_FETCH, x});
+    return DT_OK;
+}
+
+static void push_sync(void *f, dt_device_state *s) {
+    dt_future_ref(f);
+    dt_device_push(s, (dt_item){DT_ITEM_SYNC, f});
+}
+
+static dt_status on_sync(dt_unwire *u) {
+    dt_future *f;
+    DT_TRY(pending_new(dt_unwire_u64(u), DT_R_DONE, NULL, &f));
+    atomic_store(&f->parts, (uint32_t)dt_the_devices.n_started + 1);
+    dt_devices_each(push_sync, f);
+    dt_future_part(f, NULL);
+    dt_future_unref(f);
+    return DT_OK;
+}
+
+static dt_status on_stats(dt_unwire *u) {
+    uint64_t id = dt_unwire_u64(u);
+    dt_device d;
+    dt_device_state *s;
+    DT_TRY(device_of(u, &d, &s));
+    dt_wire w = {0};
+    dt_wire_u64(&w, DT_R_STATS);
+    dt_wire_u64(&w, id);
+    dt_wire_put(&w, &s->alloc.stats, sizeof s->alloc.stats);
+    answer(&w);
+    return DT_OK;
+}
+
+static dt_status on_limit(dt_unwire *u) {
+    dt_device d;
+    dt_device_state *s;
+    DT_TRY(device_of(u, &d, &s));
+    s->alloc.stats.limit = dt_unwire_i64(u);
+    return DT_OK;
+}
+
+/* ---- the loop ------------------------------------------------------------------------------------------------------------------------------------------------ */
+static dt_status on_entry(dt_unwire *u, bool *stop) {
+    switch (dt_unwire_u64(u)) {
+    case DT_M_PLAN: return on_plan(u);
+    case DT_M_DROP_PLAN: return on_drop_plan(u);
+    case DT_M_RUN: return on_run(u);
+    case DT_M_FREE: return on_free(u);
+    case DT_M_HOST: return on_host(u);
+    case DT_M_POISON: return on_poison(u);
+    case DT_M_FETCH: return on_fetch(u);
+    case DT_M_SYNC: return on_sync(u);
+    case DT_M_LIMIT: return on_limit(u);
+    case DT_M_STATS: return on_stats(u);
+    case DT_M_THREADS: dt_devices_threads_set((int)dt_unwire_count(u, 1 << 16)); return DT_OK;
+    case DT_M_STOP: *stop = true; return DT_OK;
+    default: return nonsense("an entry of no known kind");
+    }
+}
+
+static void on_message(void *ctx, int from, const void *data, size_t bytes) {
+    (void)ctx;
+    message *m = from == 0 ? dt_malloc(sizeof *m + bytes) : NULL;
+    if (!m) return;
+    m->next = NULL;
+    m->bytes = bytes;
+    memcpy(m->data, data, bytes);
+    pthread_mutex_lock(&node.lock);
+    if (!node.first) node.last = &node.first;
+    *node.last = m;
+    node.last = &m->next;
+    pthread_mutex_unlock(&node.lock);
+    atomic_fetch_add(&node.bell, 1);
+    dt_futex_wake(&node.bell, 1);
+}
+
+static void on_lost(void *ctx, int rank, const char *why) {
+    (void)ctx;
+    if (rank != 0) return;
+    fprintf(stderr, "dtorch node %d: %s\n", dt_node_self, why);
+    _Exit(1); /* whatever runs may wait for what will never come */
+}
+
+static message *take(void) {
+    for (;;) {
+        uint32_t seen = atomic_load(&node.bell);
+        pthread_mutex_lock(&node.lock);
+        message *m = node.first;
+        node.first = NULL;
+        pthread_mutex_unlock(&node.lock);
+        if (m) return m;
+        dt_futex_wait(&node.bell, seen, -1);
+    }
+}
+
+static dt_status serve(void) {
+    bool stop = false;
+    while (!stop) {
+        message *next, *m = take();
+        for (; m; m = next) {
+            dt_unwire u = {m->data, m->bytes, 0, false};
+            while (!stop && u.at < u.n) DT_TRY(on_entry(&u, &stop));
+            next = m->next;
+            dt_free(m);
+        }
+    }
+    return DT_OK;
+}
+
+int dt_node_main(void) {
+    dt_net_hooks hooks = {on_message, on_lost, NULL};
+    dt_nodes_init();
+    dt_status s = dt_ops_init();
+    if (!s) s = dt_htab_init(&node.buffers, 1024);
+    if (!s) s = dt_htab_init(&node.plans, 256);
+    if (!s) s = dt_net_start(&hooks, dt_ops_hash(), 60);
+    if (!s) s = serve();
+    if (s) {
+        fprintf(stderr, "dtorch node %d: %s\n", dt_node_self, dt_error_message());
+        fflush(stderr);
+        _Exit(1);
+    }
+    dt_devices_quiesce();
+    dt_net_stop();
+    return 0;
+}

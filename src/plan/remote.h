@@ -1,0 +1,28 @@
+/* What the controller and the nodes say to each other: kinds of control messages. Layouts stand where they are written (controller/remote.c,
+ * node/node.c); a message is a sequence of entries, each a kind and its fields in plan/serial.h's coding. */
+#ifndef DT_PLAN_REMOTE_H
+#define DT_PLAN_REMOTE_H
+
+enum {
+    /* controller -> node */
+    DT_M_PLAN = 1,  /* id, plan */
+    DT_M_DROP_PLAN, /* id */
+    DT_M_RUN,       /* plan id, seq, numbers, sites, per program: ids and offsets of inputs, ids of results */
+    DT_M_FREE,      /* buffer id */
+    DT_M_HOST,      /* buffer id, device, bytes, data */
+    DT_M_POISON,    /* buffer id, device, status, site, text */
+    DT_M_FETCH,     /* request id, buffer id, device, offset, view */
+    DT_M_SYNC,      /* request id */
+    DT_M_LIMIT,     /* device, bytes */
+    DT_M_STATS,     /* request id, device */
+    DT_M_THREADS,   /* how many threads all devices of a node share */
+    DT_M_STOP,
+    /* node -> controller */
+    DT_R_DATA = 64, /* request id, status; then bytes, data; or site, text */
+    DT_R_DONE,      /* request id, status; site, text when it failed */
+    DT_R_STATS,     /* request id, statistics */
+    DT_R_CREDIT,    /* runs taken up so far */
+};
+enum { DT_CREDITS = 512 /* runs that a node may have before it: bounds memory there */ };
+
+#endif
