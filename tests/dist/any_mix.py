@@ -36,6 +36,9 @@ def make(kind, sizes):
     fields = EVEN if sizes == "even" else UNEVEN
     if kind == "llama":
         return models.Llama(models.LlamaConfig(**fields, initializer_range=0.1))
+    if kind == "gpt2":  # with dropout, biases, learned positions and a tied table
+        heads, width = (4, 32) if sizes == "even" else (5, 35)
+        return models.GPT2(models.GPT2Config(fields["vocab_size"], 40, width, 6, heads, initializer_range=0.1, dropout=0.1))
     experts = 8 if sizes == "even" else 6
     fields = {**fields, "intermediate_size": 32 if sizes == "even" else 22, "num_hidden_layers": fields["num_hidden_layers"] // 2 + 1}
     return models.MoELlama(models.MoELlamaConfig(**fields, num_local_experts=experts, initializer_range=0.1))
@@ -51,7 +54,8 @@ def data(kind, sizes, micro_batches):
         yield [(dtorch.from_numpy(w[:, :-1].copy()), dtorch.from_numpy(w[:, 1:].copy())) for w in parts]
 
 
-COLUMNS, ROWS = ("q_proj", "k_proj", "v_proj", "gate_proj", "up_proj", "lm_head", "embed_tokens"), ("o_proj", "down_proj")
+COLUMNS = ("q_proj", "k_proj", "v_proj", "gate_proj", "up_proj", "lm_head", "embed_tokens", "q", "k", "v", "c_fc", "wte")
+ROWS = ("o_proj", "down_proj", "c_proj")
 
 
 def misplaced(model, mesh, zero):
@@ -59,7 +63,7 @@ def misplaced(model, mesh, zero):
     size, out, stages = dict(zip(NAMES, mesh.shape, strict=True)), [], set()
     for name, p in model.named_parameters():
         layer, have = name.split(".")[-2], dict(zip(p.device_mesh.mesh_dim_names, p.placements, strict=True))
-        cut = Shard(0) if layer in COLUMNS else Shard(1) if layer in ROWS else None
+        cut = Shard(0) if layer in COLUMNS else Shard(1) if layer in ROWS and p.dim() > 1 else None
         stages.add(p.device_mesh)
         bad = size["pp"] > 1 and len(have) > 1 and "pp" in have
         bad |= size["tp"] > 1 and cut is not None and have.get("tp") != cut
@@ -182,7 +186,7 @@ def table(kinds, sizes, only, report):
 
 def main():
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--model", choices=("llama", "moe"), help="one model only")
+    parser.add_argument("--model", choices=("llama", "moe", "gpt2"), help="one model only")
     parser.add_argument("--sizes", choices=("even", "uneven"), help="one kind of sizes only")
     parser.add_argument("--only", nargs="*", help="mixes to run, as 2x1x2x2x1")
     parser.add_argument("--write", type=pathlib.Path, help="put the table between the marks in this file")

@@ -42,6 +42,26 @@ def test_sequence_parallel_is_the_one_device_run(case):
     assert all(x < bound for x, bound in zip(found, any_mix.BOUNDS, strict=True)), found
 
 
+@pytest.mark.parametrize("case", [case for i, case in enumerate(MIXES) if i % 3 == 0], ids=name_of)
+def test_dropout_and_tied_weights_are_the_one_device_run(case):
+    mix, zero, sizes = case
+    found = any_mix.compare("gpt2", mix, zero, sizes)
+    assert all(x < bound for x, bound in zip(found, any_mix.BOUNDS, strict=True)), found
+
+
+OTHERS = [
+    ((3, 1, 2, 1, 1), 3, "uneven"), ((1, 3, 1, 2, 2), 0, "uneven"), ((1, 1, 5, 1, 1), 0, "uneven"), ((1, 1, 1, 7, 1), 0, "even"),
+    ((2, 2, 2, 2, 2), 1, "uneven"),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("case", OTHERS, ids=name_of)
+def test_other_numbers_of_devices_are_the_one_device_run(case):
+    mix, zero, sizes = case
+    found = any_mix.compare("moe", mix, zero, sizes)
+    assert all(x < bound for x, bound in zip(found, any_mix.BOUNDS, strict=True)), found
+
+
 @pytest.mark.parametrize("way", ["ring", "ulysses"])
 @pytest.mark.parametrize("case", [((2, 1, 1, 4, 1), 3, "even"), ((1, 2, 2, 2, 1), 0, "uneven"), ((1, 1, 1, 8, 1), 0, "uneven")], ids=name_of)
 def test_both_ways_of_context_parallelism_are_the_one_device_run(case, way):
