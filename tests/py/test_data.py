@@ -340,7 +340,7 @@ def test_a_pass_goes_on_where_it_was(kind, workers):
         if kind in ("shuffle", "own"):
             options.update(shuffle=True, generator=generator)
         elif kind == "replacement":
-            options.update(sampler=data.RandomSampler(range(26), replacement=True, num_samples=2500))
+            options.update(sampler=data.RandomSampler(range(26), replacement=True, num_samples=1100))
         elif kind == "subset":
             options.update(sampler=data.SubsetRandomSampler(list(range(20))))
         elif kind == "batch_sampler":

@@ -249,42 +249,52 @@ def clean(parent):
 # ---- finding
 
 
-def _order(folder, index):
-    digits = re.findall(r"\d+", os.path.basename(folder))
-    return index.get("time_ns", 0), int(digits[-1]) if digits else -1
+_HEAD = re.compile(rb'^\{"crc32":"[0-9a-f]{8}","index":\{"format":"dtorch.checkpoint","version":\d+,"time_ns":(\d+),')
 
 
-def all_complete(directory):
-    """The complete checkpoints in a directory, oldest first: a list of paths. Incomplete and unreadable ones are passed over."""
+def _time_of(folder):
+    """When a checkpoint was made, from the beginning of its index; None if it is no checkpoint."""
+    try:
+        with open(os.path.join(folder, INDEX), "rb") as file:
+            found = _HEAD.match(file.read(200))
+    except OSError:
+        return None
+    return int(found[1]) if found else None
+
+
+def _by_time(directory):
+    """What looks like checkpoints in a directory, oldest first: [(time, last number in the name, path)]."""
     directory = os.fspath(directory)
     restore(directory)
     try:
-        names = sorted(os.listdir(directory))
+        names = os.listdir(directory)
     except FileNotFoundError:
         return []
     found = []
     for name in names:
         folder = os.path.join(directory, name)
-        if name.startswith(".") or not os.path.isfile(os.path.join(folder, INDEX)):
-            continue
-        try:
-            found.append((_order(folder, read_index(folder)), folder))
-        except (OSError, CheckpointError):
-            continue
-    return [folder for _, folder in sorted(found)]
+        time_ns = None if name.startswith(".") else _time_of(folder)
+        if time_ns is not None:
+            digits = re.findall(r"\d+", name)
+            found.append((time_ns, int(digits[-1]) if digits else -1, folder))
+    return sorted(found)
+
+
+def all_complete(directory):
+    """The complete checkpoints in a directory, oldest first: a list of paths. Incomplete and unreadable ones are passed over."""
+    return [folder for _, _, folder in _by_time(directory) if is_complete(folder)]
 
 
 def latest(directory):
     """The checkpoint in a directory that was completed last: its path, or None when there is none."""
-    found = all_complete(directory)
-    return found[-1] if found else None
+    return next((folder for _, _, folder in reversed(_by_time(directory)) if is_complete(folder)), None)
 
 
 def prune(path, keep):
     """Of the complete checkpoints beside `path` that differ from it by digits only, delete all but the last `keep`."""
     parent, name = os.path.split(os.path.abspath(path))
     like = re.sub(r"\d+", "0", name)
-    same = [p for p in all_complete(parent) if re.sub(r"\d+", "0", os.path.basename(p)) == like]
+    same = [p for _, _, p in _by_time(parent) if re.sub(r"\d+", "0", os.path.basename(p)) == like]
     for old in same[:-keep]:
         try:
             remove(old)
@@ -294,7 +304,5 @@ def prune(path, keep):
 
 def next_time(parent):
     """Nanoseconds since 1970, but later than every checkpoint in `parent`: clocks are set back at times."""
-    last = 0
-    for p in all_complete(parent):
-        last = max(last, read_index(p).get("time_ns", 0))
-    return max(time.time_ns(), last + 1)
+    found = _by_time(parent)
+    return max(time.time_ns(), found[-1][0] + 1) if found else time.time_ns()

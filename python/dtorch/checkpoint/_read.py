@@ -41,6 +41,26 @@ def _common(a, b):
     return out
 
 
+def _meeting(wanted, written):
+    """Where two boxes meet, per dimension as :func:`_common` says; None if they do not."""
+    out = []
+    for w, s in zip(wanted, written, strict=True):
+        if w[2] == 1 and s[2] == 1:
+            lo, hi = max(w[0], s[0]), min(w[0] + w[1], s[0] + s[1])
+            meet = [(lo - w[0], lo - s[0], hi - lo)] if lo < hi else None
+        else:
+            meet = _common(_runs(*w), _runs(*s))
+        if not meet:
+            return None
+        out.append(meet)
+    return out
+
+
+def _plain(box):
+    """The box without the step of dimensions of one run, which means nothing."""
+    return [b if b[2] > 1 else (b[0], b[1], 1, 0) for b in box]
+
+
 def _is_size(v):
     return isinstance(v, int) and not isinstance(v, bool) and v >= 0
 
@@ -132,7 +152,7 @@ class _Reader:
                         raise ValueError("slice")
                     if n and lo + (r - 1) * step + n // r > size:
                         raise ValueError("slice outside of the tensor")
-                slices.append((self.parts[s["file"]], s["key"], box, s["crc32"]))
+                slices.append((self.parts[s["file"]], s["key"], _plain(box), s["crc32"]))
         except CheckpointError:
             raise
         except (KeyError, TypeError, ValueError, AttributeError) as err:
@@ -146,15 +166,19 @@ class _Reader:
         dtype = getattr(dtorch, row[1], None)
         if dtype is None:
             raise CheckpointError(f"{self.what}: tensor {name!r} has dtype {row[1]}, which this version does not have")
-        shape = [n for _, n, _, _ in box]
+        box, shape = _plain(box), [n for _, n, _, _ in box]
         count = 1
         for n in shape:
             count *= n
-        wanted = [_runs(*b) for b in box]
+        options = {} if device is None else {"device": device}
+        for part, key, written, crc in slices if count else ():
+            if written == box:  # the very slice that was written
+                buffer, at = part.raw(name, key, shape, row, crc, self.verify)
+                return dtorch.frombuffer(buffer, dtype=dtype, count=count, offset=at, **options).reshape(shape)
         pieces, covered = [], 0
         for s in slices if count else ():
-            meet = [_common(w, _runs(*b)) for w, b in zip(wanted, s[2], strict=True)]
-            if all(meet):
+            meet = _meeting(box, s[2])
+            if meet is not None:
                 n = 1
                 for m in meet:
                     n *= sum(k for _, _, k in m)
@@ -162,19 +186,11 @@ class _Reader:
                 pieces.append((s, meet))
         if covered != count:
             raise CheckpointError(f"{self.what}: tensor {name!r}: the slices hold {covered} of the {count} elements that are wanted")
-        return self._gather(name, row, dtype, shape, count, pieces, device)
+        return self._gather(name, row, dtype, shape, count, pieces, options)
 
-    def _gather(self, name, row, dtype, shape, count, pieces, device):
+    def _gather(self, name, row, dtype, shape, count, pieces, options):
         import numpy as np
 
-        options = {} if device is None else {"device": device}
-        if len(pieces) == 1 and all(
-            len(m) == 1 and m[0] == (0, 0, n) for m, n in zip(pieces[0][1], pieces[0][0][2], strict=True) for n in [n[1]]
-        ):
-            part, key, box, crc = pieces[0][0]
-            if [b[1] for b in box] == shape:  # the very slice that was written
-                buffer, at = part.raw(name, key, shape, row, crc, self.verify)
-                return dtorch.frombuffer(buffer, dtype=dtype, count=count, offset=at, **options).reshape(shape)
         out = np.empty(shape, row[2])
         for (part, key, box, crc), meet in pieces:
             local = [b[1] for b in box]

@@ -142,13 +142,18 @@ class _Plan:
             row = _row_of(tensor.dtype)
             slices = _slices(name, tensor, load)
             self.entries[name] = row, [int(n) for n in tensor.shape], slices, _layout(tensor)
-        devices = sorted(load, key=lambda d: (d.partition(":")[0], int(d.partition(":")[2])))
-        self.files = {}  # name of the file -> (head, size, slices)
-        for number, device in enumerate(devices):
-            self._lay_out(
-                f"part-{number:05d}.safetensors", [s for _, _, slices, _ in self.entries.values() for s in slices if s.device == device]
-            )
+        self.devices = sorted(load, key=lambda d: (d.partition(":")[0], int(d.partition(":")[2])))
+        self.files = {}  # name of the file -> (head, size, slices); see lay_out
         self.bytes = sum(load.values())
+
+    def slices(self):
+        """All slices, tensor by tensor."""
+        return (s for _, _, slices, _ in self.entries.values() for s in slices)
+
+    def lay_out(self):
+        """Give every slice its file and its place in it."""
+        for number, device in enumerate(self.devices):
+            self._lay_out(f"part-{number:05d}.safetensors", [s for s in self.slices() if s.device == device])
 
     def _lay_out(self, file, slices):
         slices.sort(key=lambda s: (-s.row[3], s.key))  # wide elements first: everything stays aligned
@@ -260,6 +265,7 @@ class _Job:
         self.fds = {}
 
     def open(self):
+        self.plan.lay_out()
         for file, (head, _, _) in self.plan.files.items():
             fd = os.open(os.path.join(self.writer.folder, file), os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o644)
             self.fds[file] = fd
@@ -423,7 +429,7 @@ def save(path, state, *, asynchronous=False, keep=None, progress=None):
         job.run(lambda: _save_now(job))
         return job.future.result()
     try:
-        for s in job.plan.in_order():
+        for s in job.plan.slices():
             job.held += s.bytes
             job.put(s, s.fetch())
             s.tensor = None
