@@ -24,6 +24,7 @@ if "DTORCH_OPENBLAS" not in _os.environ:  # the matrix products' library, found 
     del _find_openblas, _path
 
 from dtorch import _C, _compose_reduce, _functional, _modes, _planned, _tensor, _types
+
 _status = _C._node_serve()  # under mpiexec or srun, ranks other than 0 serve the program here and never run it
 if _status is not None:
     import sys as _sys

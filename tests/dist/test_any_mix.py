@@ -166,7 +166,7 @@ IMAGE_MODELS = {
 }
 
 
-@pytest.mark.parametrize("mix", [(8, 1, 1, 1, 1), (5, 1, 1, 1, 1), (2, 1, 2, 1, 1), (1, 1, 3, 1, 1)], ids=str)
+@pytest.mark.parametrize("mix", [(8, 1, 1, 1, 1), (5, 1, 1, 1, 1), (2, 1, 2, 1, 1), (1, 1, 3, 1, 1), (2, 2, 2, 1, 1), (1, 1, 2, 3, 1)], ids=str)
 @pytest.mark.parametrize("name", IMAGE_MODELS)
 def test_image_models_take_the_statistics_of_the_whole_batch(name, mix):
     kind, config = IMAGE_MODELS[name]
@@ -206,5 +206,7 @@ def test_plans_say_what_they_do_not_know():
     model = models.Llama(models.LlamaConfig.preset("tiny"))
     with pytest.raises(ValueError, match="must be named"):
         models.parallelize(model, dtorch.init_device_mesh("cpu", (2,)))
+    with pytest.raises(ValueError, match="Linear has no tensor_plan"):
+        models.parallelize(dtorch.nn.Linear(2, 2), names_mesh(1, 1, 2, 1, 1))
     with pytest.raises(ValueError, match="zero must be 0, 1, 2 or 3, got 4"):
         models.parallelize(model, names_mesh(2, 1, 1, 1, 1), zero=4)

@@ -6,7 +6,8 @@
     cp   the positions of a sequence are cut
     ep   the experts of a mixture are cut, and the batch; without a mixture it is further data parallelism
 
-A model says how it is cut along "tp" and "ep" by its method ``tensor_plan`` (and ``expert_plan``); everything else is the same for all models.
+A model says how it is cut along "tp" by its method ``tensor_plan``, along "ep" and "cp", where that takes more than cutting the inputs, by ``expert_plan`` and
+``context_plan``; everything else is the same for all models.
 """
 
 from __future__ import annotations
@@ -76,7 +77,7 @@ def parallelize(model, mesh, *, sequence_parallel=False, zero=0, split=None):
     """Lay `model` out on `mesh` by the names of the mesh's dimensions; changes it in place and returns it.
 
     Args:
-        model: a model of this package, or any module with ``tensor_plan(sequence_parallel)`` → plan for ``parallelize_module``.
+        model: a model of this package, or any module; "tp" needs its ``tensor_plan(sequence_parallel)``, a plan for ``parallelize_module``.
         mesh: a mesh with names among "dp", "pp", "tp", "cp", "ep"; those it lacks, or has with size 1, change nothing.
         sequence_parallel: cut the stream between the halves of blocks along "tp" by positions.
         zero: 3 cuts the parameters along "dp" as well. 1 and 2 are about the optimizer: call `shard_optimizer` once it exists.
@@ -89,15 +90,15 @@ def parallelize(model, mesh, *, sequence_parallel=False, zero=0, split=None):
         raise ValueError(f"parallelize(): the mesh's dimensions must be named, by names among {sorted(known)}, got {mesh}")
     if zero not in (0, 1, 2, 3):
         raise ValueError(f"parallelize(): zero must be 0, 1, 2 or 3, got {zero!r}")
+    if _size(mesh, "tp") > 1 and not hasattr(model, "tensor_plan"):
+        raise ValueError(f"parallelize(): 'tp' has size {_size(mesh, 'tp')}, but {type(model).__name__} has no tensor_plan() that says how it is cut")
     if _size(mesh, "pp") > 1:
         from dtorch.distributed.pipelining import pipeline
 
         pipeline(model, mesh["pp"], **({} if split is None else {"split": split}))
-    plans = [("tp", lambda: model.tensor_plan(sequence_parallel))] if hasattr(model, "tensor_plan") else []
-    plans += [("ep", model.expert_plan)] if hasattr(model, "expert_plan") else []
-    for name, plan in plans:
-        if _size(mesh, name) > 1:
-            parallelize_module(model, mesh[name], plan())
+    for name, plan, args in (("tp", "tensor_plan", (sequence_parallel,)), ("cp", "context_plan", ()), ("ep", "expert_plan", ())):
+        if _size(mesh, name) > 1 and hasattr(model, plan):
+            parallelize_module(model, mesh[name], getattr(model, plan)(*args))
     if zero == 3 and _size(mesh, "dp") > 1:
         fsdp.fully_shard(model, mesh=mesh["dp"])
     _replicate_rest(model, mesh)

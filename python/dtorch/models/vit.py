@@ -8,7 +8,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 import dtorch as torch
-from dtorch import nn
+from dtorch import Replicate, Shard, nn
+from dtorch.distributed.tensor.parallel import PrepareModuleOutput
 from dtorch.models.config import Config
 from dtorch.models.plan import transformer_plan
 
@@ -141,3 +142,7 @@ class ViT(nn.Module):
             heads=("head",),
             sequence_parallel=sequence_parallel,
         )
+
+    def context_plan(self):
+        """Along "cp" the stream is cut by patches; images are not cut."""
+        return {"embeddings": PrepareModuleOutput(output_layouts=Replicate(), desired_output_layouts=Shard(1))}
