@@ -10,6 +10,7 @@ import math
 
 import dtorch
 from dtorch import _C
+from dtorch._modes import in_float32
 
 _F = _C._functions
 _O = _C._ops
@@ -74,6 +75,7 @@ def _quantile(name, input, q, dim, keepdim, interpolation, ignore_nan):
     return out.movedim(-1, 0) if many else out.squeeze(-1)
 
 
+@in_float32
 def quantile(input, q, dim=None, keepdim=False, *, interpolation="linear"):
     """The `q`-th quantiles of each row of `input` along `dim` (of all elements if None); NaN where the row holds a NaN.
 
@@ -84,6 +86,7 @@ def quantile(input, q, dim=None, keepdim=False, *, interpolation="linear"):
     return _quantile("quantile", input, q, dim, keepdim, interpolation, False)
 
 
+@in_float32
 def nanquantile(input, q, dim=None, keepdim=False, *, interpolation="linear"):
     """As :func:`quantile`, of what is not NaN."""
     return _quantile("nanquantile", input, q, dim, keepdim, interpolation, True)
@@ -162,6 +165,7 @@ def cumulative_trapezoid(y, x=None, *, dx=None, dim=-1):
 # ---- norms and distances ------------------------------------------------------------------------------------------------------------------
 
 
+@in_float32
 def renorm(input, p, dim, maxnorm):
     """`input` with every slice along `dim` whose p-norm exceeds `maxnorm` scaled down to it."""
     if p <= 0:
@@ -175,6 +179,7 @@ def renorm(input, p, dim, maxnorm):
     return input * dtorch.where(norm > maxnorm, maxnorm / (norm + 1e-7), 1.0)
 
 
+@in_float32
 def cdist(x1, x2, p=2.0, compute_mode="use_mm_for_euclid_dist_if_necessary"):
     """The p-norm distances between rows: (..., n, d) and (..., m, d) give (..., n, m)."""
     modes = ("use_mm_for_euclid_dist_if_necessary", "use_mm_for_euclid_dist", "donot_use_mm_for_euclid_dist")

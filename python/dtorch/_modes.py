@@ -143,6 +143,26 @@ class default_dtype(_Context):
         _C.set_default_dtype(self._before.pop())
 
 
+def in_float32(fn):
+    """Decorates a composition that autocast computes in float32 as a whole, as the operators of src/client/autocast.c's list: its 16-bit inputs are
+    cast, and autocast is off inside."""
+
+    @functools.wraps(fn)
+    def wrapper(*args, **kwargs):
+        if not _C._autocast_on():
+            return fn(*args, **kwargs)
+        from dtorch.amp.autocast_mode import restored
+
+        with restored(None):
+            return fn(*map(_single, args), **{k: _single(v) for k, v in kwargs.items()})
+
+    return wrapper
+
+
+def _single(value):
+    return value.to(_C.float32) if isinstance(value, _C.Tensor) and value.dtype in (_C.float16, _C.bfloat16) else value
+
+
 class redistribute_policy:
     """What happens when a call's inputs fit none of its legal placements.
 

@@ -101,6 +101,11 @@ static PyObject *autocast_get(PyObject *m, PyObject *o) { /* the lower dtype; No
     if (d == DT_DTYPE_NONE) Py_RETURN_NONE;
     return dt_py_dtype((dt_dtype)d);
 }
+static PyObject *autocast_on(PyObject *m, PyObject *none) {
+    bool on = dt_mode_autocast_hold();
+    dt_mode_autocast_resume(on);
+    return PyBool_FromLong(on);
+}
 static PyObject *autocast_set(PyObject *m, PyObject *args) {
     PyObject *o, *dtype;
     dt_device_type t;
@@ -337,6 +342,7 @@ static PyMethodDef functions[] = {
     {"_policy", policy_get, METH_NOARGS, NULL},
     {"_policy_set", policy_set, METH_O, NULL},
     {"_autocast", autocast_get, METH_O, NULL},
+    {"_autocast_on", autocast_on, METH_NOARGS, "Is autocast on, for any kind of device?"},
     {"_autocast_set", autocast_set, METH_VARARGS, NULL},
     {"_autocast_cache", autocast_cache, METH_NOARGS, NULL},
     {"_autocast_cache_set", autocast_cache_set, METH_O, NULL},

@@ -36,6 +36,9 @@ SINGLE = {
     "norm": lambda: x.bfloat16().norm(), "layer_norm": lambda: F.layer_norm(x.bfloat16(), (8,)), "group_norm": lambda: F.group_norm(image.bfloat16(), 3),
     "mse_loss": lambda: F.mse_loss(x @ w, x), "cross_entropy": lambda: F.cross_entropy(x @ w, dtorch.arange(4)), "nll": lambda:
     F.nll_loss(F.log_softmax(x @ w, -1), dtorch.arange(4)), "bce": lambda: F.binary_cross_entropy_with_logits(x @ w, x.sigmoid()),
+    "cosine": lambda: F.cosine_similarity(x @ w, x), "hinge": lambda: F.hinge_embedding_loss(x @ w, x.sign()), "cdist": lambda: dtorch.cdist(x @ w, x),
+    "triplet": lambda: F.triplet_margin_loss(x @ w, x, x.bfloat16()), "poisson": lambda: nn.PoissonNLLLoss()(x @ w, x.abs()),
+    "quantile": lambda: (x @ w).quantile(0.5),
     "softplus": lambda: F.softplus(x.bfloat16()), "l1": lambda: F.l1_loss(x.bfloat16(), x.bfloat16()), "inverse": lambda: dtorch.linalg.inv(w.bfloat16()),
 }  # fmt: skip
 WIDEST = {
@@ -317,6 +320,30 @@ def test_steps_that_are_not_finite_are_as_if_not_made(name, layout):
         for k in a[i]:
             if isinstance(a[i][k], dtorch.Tensor):
                 np.testing.assert_array_equal(whole(c[i][k]), whole(a[i][k]), err_msg=k)
+
+
+@pytest.mark.parametrize("gradients", [False, True])
+def test_with_sharded_state(gradients):
+    from dtorch.distributed.fsdp import shard_optimizer_state
+
+    mesh = init_device_mesh("cpu", (2,), mesh_dim_names=("dp",))
+    results = []
+    for scaled in (False, True):
+        dtorch.manual_seed(0)
+        params = [nn.Parameter(distribute_tensor(dtorch.randn(s), mesh, [Replicate()])) for s in ((6, 4), (5, 3))]
+        opt = shard_optimizer_state(optim.AdamW(params, lr=0.1), mesh, gradients=gradients)
+        scaler = GradScaler("cpu", init_scale=8.0)
+        for step in range(10):
+            opt.zero_grad()
+            losses_of(params, step, scaler.scale if scaled else lambda v: v)
+            if scaled:
+                scaler.step(opt)
+                scaler.update()
+            elif step not in BAD:
+                opt.step()
+        results.append([*map(whole, params), opt.state_dict()["state"][0]["step"].item()])
+    for p, q in zip(*results, strict=True):
+        np.testing.assert_array_equal(p, q)
 
 
 def test_the_scale_grows_and_shrinks():

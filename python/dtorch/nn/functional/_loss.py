@@ -6,6 +6,7 @@ import math
 
 import dtorch
 import dtorch.nn.functional as F
+from dtorch._modes import in_float32
 from dtorch.nn.functional._distance import pairwise_distance
 
 __all__ = [
@@ -43,6 +44,7 @@ def _reduce(loss, reduction, size_average=None, reduce=None):
     raise ValueError(f"{reduction} is not a valid value for reduction")
 
 
+@in_float32
 def margin_ranking_loss(input1, input2, target, margin=0, size_average=None, reduce=None, reduction="mean"):
     """``max(0, -target * (input1 - input2) + margin)``, target 1 or -1; all of one shape."""
     if not input1.dim() == input2.dim() == target.dim():
@@ -53,6 +55,7 @@ def margin_ranking_loss(input1, input2, target, margin=0, size_average=None, red
     return _reduce((-target * (input1 - input2) + margin).clamp(min=0), reduction, size_average, reduce)
 
 
+@in_float32
 def hinge_embedding_loss(input, target, margin=1.0, size_average=None, reduce=None, reduction="mean"):
     """`input` where target is 1, ``max(0, margin - input)`` where it is -1."""
     far = (margin - input).clamp(min=0)
@@ -60,11 +63,13 @@ def hinge_embedding_loss(input, target, margin=1.0, size_average=None, reduce=No
     return _reduce(loss, reduction, size_average, reduce)
 
 
+@in_float32
 def soft_margin_loss(input, target, size_average=None, reduce=None, reduction="mean"):
     """``log(1 + exp(-target * input))``, target 1 or -1."""
     return _reduce(-F.logsigmoid(target * input), reduction, size_average, reduce)
 
 
+@in_float32
 def cosine_embedding_loss(input1, input2, target, margin=0, size_average=None, reduce=None, reduction="mean"):
     """``1 - cos`` where target is 1, ``max(0, cos - margin)`` where it is -1: (N, D), (N, D), (N,), or without N."""
     if target.dim() not in (0, 1):
@@ -80,6 +85,7 @@ def cosine_embedding_loss(input1, input2, target, margin=0, size_average=None, r
     return _reduce(loss, reduction, size_average, reduce)
 
 
+@in_float32
 def triplet_margin_with_distance_loss(anchor, positive, negative, *, distance_function=None, margin=1.0, swap=False, reduction="mean"):
     """``max(0, d(anchor, positive) - d(anchor, negative) + margin)``; `swap` takes the smaller distance to the negative."""
     if margin <= 0:
@@ -91,6 +97,7 @@ def triplet_margin_with_distance_loss(anchor, positive, negative, *, distance_fu
     return _reduce((margin + near - far).clamp(min=0), reduction)
 
 
+@in_float32
 def triplet_margin_loss(
     anchor, positive, negative, margin=1.0, p=2, eps=1e-6, swap=False, size_average=None, reduce=None, reduction="mean"
 ):
@@ -106,6 +113,7 @@ def triplet_margin_loss(
     )
 
 
+@in_float32
 def multilabel_soft_margin_loss(input, target, weight=None, size_average=None, reduce=None, reduction="mean"):
     """Binary cross-entropy with logits, averaged over the classes: (..., C), (..., C) -> (...) before reduction."""
     loss = -(target * F.logsigmoid(input) + (1 - target) * F.logsigmoid(-input))
@@ -114,6 +122,7 @@ def multilabel_soft_margin_loss(input, target, weight=None, size_average=None, r
     return _reduce(loss.mean(-1), reduction, size_average, reduce)
 
 
+@in_float32
 def multilabel_margin_loss(input, target, size_average=None, reduce=None, reduction="mean"):
     """Multi-class multi-label hinge loss: (N, C) or (C,); `target` holds class numbers, ended by a negative one."""
     if input.dim() > 2 or tuple(target.shape) != tuple(input.shape):
@@ -130,6 +139,7 @@ def multilabel_margin_loss(input, target, size_average=None, reduce=None, reduct
     return _reduce(loss if input.dim() == 2 else loss[0], reduction, size_average, reduce)
 
 
+@in_float32
 def multi_margin_loss(input, target, p=1, margin=1.0, weight=None, size_average=None, reduce=None, reduction="mean"):
     """``sum_i w[y] max(0, margin - x[y] + x[i])^p / C`` over i != y: input (N, C) or (C,), target (N,), or () or (1,)."""
     if p not in (1, 2):
@@ -146,6 +156,7 @@ def multi_margin_loss(input, target, p=1, margin=1.0, weight=None, size_average=
     return _reduce(loss if target.dim() else loss[0], reduction, size_average, reduce)
 
 
+@in_float32
 def poisson_nll_loss(input, target, log_input=True, full=False, size_average=None, eps=1e-8, reduce=None, reduction="mean"):
     """Negative log likelihood of counts `target` whose rate is `input`, or ``exp(input)`` when `log_input`."""
     loss = input.exp() - target * input if log_input else input - target * (input + eps).log()
@@ -155,6 +166,7 @@ def poisson_nll_loss(input, target, log_input=True, full=False, size_average=Non
     return _reduce(loss, reduction, size_average, reduce)
 
 
+@in_float32
 def gaussian_nll_loss(input, target, var, full=False, eps=1e-6, reduction="mean"):
     """Negative log likelihood of `target` under N(input, var); `var` (a number, or as `input`, or without the last dim, or 1 there)."""
     if isinstance(var, (int, float)):
