@@ -25,6 +25,7 @@ PAGES = [
         "Meshes, placements, parallelism",
         ["dtorch.distributed", "dtorch.distributed.tensor", "dtorch.distributed.tensor.parallel", "dtorch.distributed.fsdp"],
     ),
+    ("models", "Models", ["dtorch.models", "dtorch.models.plan", "dtorch.models.generation", "dtorch.models.gguf"]),
     ("data", "Data and files", ["dtorch.utils.data", "dtorch.io"]),
     ("autograd", "Gradients", ["dtorch.autograd"]),
     ("package", "The package itself", ["dtorch"]),
