@@ -9,13 +9,14 @@ export PATH := $(CURDIR)/$(BIN):$(PATH)
 export CC ?= $(if $(shell command -v ccache),ccache gcc,gcc)
 say = @printf '\n== %s\n' "$(1)"
 
-.PHONY: help demo test lint bench docs wheel install clean unit sanitize pytest format tools
+.PHONY: help demo test lint bench mix docs wheel install clean unit sanitize pytest format tools
 
 help:
 	@echo "make demo     train a GPT on four virtual devices: loss curve, checkpoint and sample text in out/"
 	@echo "make test     C tests (also with the lowest instruction set and under sanitizers), then the Python tests"
 	@echo "make lint     formatting, function and file sizes, include layers, ruff, mypy"
 	@echo "make bench    a table of measured times beside PyTorch's and JAX's, where those are installed"
+	@echo "make mix      the table in docs/parallelism.md: all mixes of parallelism on eight devices against one"
 	@echo "make docs     docs/reference and the .pyi stubs, from the operator table and the docstrings"
 	@echo "make wheel    a wheel in dist/"
 	@echo "make install  build and install into .venv"
@@ -100,6 +101,10 @@ format: .venv/made-lint
 demo: install .venv/made-demo
 	$(call say,a GPT on four virtual devices: two ways data parallel times two ways tensor parallel)
 	@$(BIN)/python examples/demo.py
+
+mix: install
+	$(call say,every mix of parallelism on eight virtual devices against one device: five to ten minutes)
+	@$(BIN)/python tests/dist/any_mix.py --write docs/parallelism.md
 
 bench: install
 	$(call say,times in microseconds or milliseconds; empty columns are frameworks that are not installed)
