@@ -107,6 +107,7 @@ static bool any_partition(const dt_call *c, const dt_node *n, const dt_placement
     int64_t size = -1;
     for (int i = 0; i < n->n_in + n->n_out; i++)
         if (row[i].window) return false;
+    if (c->op->staged && row[0].kind == DT_SHARD && c->op->staged->dims(c->attr, c->in[0]->ndim) >> row[0].dim & 1) return false;
     for (int i = 0; i < n->n_in + n->n_out; i++) {
         if (row[i].kind != DT_SHARD || row[i].split) continue;
         if (i < n->n_in && (!c->in[i] || c->in[i]->wrapped)) continue;
@@ -286,6 +287,7 @@ static bool fits_together(const dt_node *n, const dt_placement *a, const dt_plac
     for (int i = 0; i < n->n_in + n->n_out; i++) {
         if (a[i].kind == DT_SHARD && b[i].kind == DT_SHARD && a[i].dim == b[i].dim) {
             if (a[i].split && b[i].split && a[i].split != b[i].split) return false;
+            if (a[i].split != b[i].split && i == 0 && n->op->staged && n->op->staged->dims(n->attr, n->in[0]->ndim) >> a[i].dim & 1) return false;
             if ((a[i].window || b[i].window) && !dt_placement_equal(a[i], b[i])) return false;
         }
         if (i >= n->n_in || a[i].kind != DT_SHARD || !a[i].window) continue;

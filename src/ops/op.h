@@ -128,6 +128,8 @@ bool dt_rules_even_in(const dt_rules *r, const dt_meta *m, int d0, int d1, int64
 
 /* Is m Shard(dim), plain or strided, along the rules' mesh dimension? */
 bool dt_rules_sharded(const dt_rules *r, const dt_meta *m, int dim);
+/* The staged rules of an op: a dimension in plain shards -> all results whole, or a scan's sharded alike. */
+dt_status dt_place_staged(const dt_node *n, dt_rules *r) DT_WUR;
 /* Windows (tensor/layout.h), for ops that move a dimension: Shard(dim) of an operand through which the device sees what its part of the result
  * needs. The kernel sees where its operand's box starts in in_place[i].lo, as ever. False: do not state the rule. */
 bool dt_rules_window(const dt_window *w, int dim, dt_placement *p);
@@ -188,6 +190,22 @@ typedef struct dt_kernel {
 } dt_kernel;
 enum { DT_K_CONTIGUOUS = 1 }; /* all tensor inputs must be contiguous */
 
+/* Ops along a dimension that may be sharded: a step on each shard, an exchange of small summaries, a last step. The rule that `place` states is
+ * Shard(that dimension) -> Replicate, or -> Shard for a scan; the plan does the rest (passes/staged.c). Shards are plain ones, never strided.
+ *
+ *   part  out: the summaries of this shard, `width` entries along the dimension. in: the call's input; for a scan: what the op's own kernel made
+ *         of the shard.
+ *   join  out: the call's results. in: all shards' summaries in order (their in_place.lo along the dimension: this shard's number); for a scan,
+ *         before them, what the op's own kernel made of the shard. */
+typedef struct dt_staged {
+    uint32_t (*dims)(const void *attr, int ndim); /* bit d: dimension d may be sharded so */
+    int (*along)(const void *attr);               /* the summaries' dimension; they are 1-dim where it is < 0: then any shards count */
+    int64_t (*width)(const void *attr);           /* NULL: 1 */
+    bool scan, indices;                           /* indices: a second summary, int64 */
+    dt_kernel_fn part, join;
+    size_t (*scratch)(const dt_kctx *c); /* of either; NULL: none */
+} dt_staged;
+
 typedef struct dt_op {
     const char *sig;
     const char *doc;  /* one or more sentences: meaning, shapes, errors; shown in Python and in the reference */
@@ -203,6 +221,7 @@ typedef struct dt_op {
     void (*unview)(struct dt_scope *s, const struct dt_call *c, int out_index, struct dt_tensor *base, struct dt_tensor *value, struct dt_tensor **new_base);
     void (*compose)(struct dt_scope *s, const struct dt_args *a, struct dt_tensor **out, int *n_out);
     size_t (*scratch)(const dt_kctx *c); /* bytes; data pointers are not set */
+    const dt_staged *staged;             /* NULL: no dimension is worked on in stages */
     double (*flops)(const dt_node *n);   /* NULL: one per output element */
     int pointwise;                       /* dt_pw code for fusable elementwise ops (ops/pointwise.def), 0 = none */
     dt_kernel kernels[4];                /* fastest first, reference last */

@@ -41,6 +41,20 @@ bool dt_rules_sharded(const dt_rules *r, const dt_meta *m, int dim) {
     return m && !m->wrapped && m->mesh == r->mesh && m->place[r->mesh_dim].kind == DT_SHARD && m->place[r->mesh_dim].dim == dim;
 }
 
+dt_status dt_place_staged(const dt_node *n, dt_rules *r) {
+    const dt_staged *s = n->op->staged;
+    const dt_meta *m = n->in[0];
+    uint32_t dims = m->ndim ? s->dims(n->attr, m->ndim) : 0;
+    for (int d = 0; d < m->ndim; d++) {
+        if (!(dims >> d & 1) || !dt_rules_sharded(r, m, d) || m->place[r->mesh_dim].split) continue;
+        dt_placement *in, *out;
+        DT_TRY(dt_rule_add(r, &in, &out));
+        in[0] = DT_S(d);
+        for (int i = 0; i < n->n_out && s->scan; i++) out[i] = DT_S(d);
+    }
+    return DT_OK;
+}
+
 bool dt_rules_window(const dt_window *w, int dim, dt_placement *p) {
     int32_t id = dt_window_intern(w);
     if (!id) return false;

@@ -293,7 +293,14 @@ static dt_status select_infer(dt_node *n) {
     n->out[0].shape[a->dim] = a->size;
     return DT_OK;
 }
-static dt_status select_place(const dt_node *n, dt_rules *r) { return dt_place_except(n, r, 1u << ((const dt_select_attr *)n->attr)->dim); }
+static dt_status select_place(const dt_node *n, dt_rules *r) {
+    int64_t dim = ((const dt_select_attr *)n->attr)->dim;
+    dt_placement *in, *out;
+    DT_TRY(dt_rule_add(r, &in, &out)); /* each shard's gradients, wherever they belong */
+    in[0] = in[1] = DT_S(dim);
+    out[0] = DT_P;
+    return dt_place_except(n, r, 1u << dim);
+}
 static void select_grad(dt_grad *g) {
     dt_grad_set(g, 0, dt_gather(g->s, dt_grad_gy(g, 0), ((const dt_select_attr *)dt_grad_attr(g))->dim, dt_grad_in(g, 1), false));
 }
@@ -321,8 +328,21 @@ static dt_status max_dim_infer(dt_node *n) {
     n->out[n->n_out - 1].dtype = DT_int64;
     return DT_OK;
 }
+/* Along a sharded dimension: the extreme of each shard, then of those. */
+DT_CPU_KERNEL(extreme_part);
+DT_CPU_KERNEL(extreme_join);
+static uint32_t staged_dims(const void *attr, int ndim) {
+    int64_t dim = ((const dt_dim_attr *)attr)->dim;
+    return dim == DT_NO_INT ? (1u << ndim) - 1 : 1u << dim;
+}
+static int staged_along(const void *attr) {
+    int64_t dim = ((const dt_dim_attr *)attr)->dim;
+    return dim == DT_NO_INT ? -1 : (int)dim;
+}
+static const dt_staged extremes = {.dims = staged_dims, .along = staged_along, .indices = true, .part = dt_cpu_extreme_part, .join = dt_cpu_extreme_join};
 static dt_status max_dim_place(const dt_node *n, dt_rules *r) {
     const dt_dim_attr *a = n->attr;
+    DT_TRY(dt_place_staged(n, r));
     dt_ints dims = {n->in[0]->ndim ? 1 : 0, {a->dim}};
     return dt_place_reduce(n, r, &dims, a->keepdim, DT_R);
 }
@@ -340,6 +360,7 @@ static void pick_grad(dt_grad *g) {
     dt_grad_set(g, 0, dt_value_selecting_backward(s, gy, at, a->dim, m->shape[a->dim]));
 }
 const dt_op dt_op_max_dim = {
+    .staged = &extremes,
     .sig = "max.dim(Tensor input, int dim, bool keepdim=False) -> (Tensor values, Tensor indices)",
     .doc = "The largest value along `dim` and the index of its first occurrence; a NaN counts as largest.",
     .where = DT_FN | DT_METHOD,
@@ -352,6 +373,7 @@ const dt_op dt_op_max_dim = {
     .kernels = {{DT_CPU, DT_ANY, dt_cpu_max_dim, DT_K_CONTIGUOUS}},
 };
 const dt_op dt_op_min_dim = {
+    .staged = &extremes,
     .sig = "min.dim(Tensor input, int dim, bool keepdim=False) -> (Tensor values, Tensor indices)",
     .doc = "The smallest value along `dim` and the index of its first occurrence; a NaN counts as smallest.",
     .where = DT_FN | DT_METHOD,
@@ -397,8 +419,11 @@ static dt_status argmax_infer(dt_node *n) {
     n->out[0].dtype = DT_int64;
     return DT_OK;
 }
-static dt_status argmax_place(const dt_node *n, dt_rules *r) { return ((const dt_dim_attr *)n->attr)->dim == DT_NO_INT ? DT_OK : max_dim_place(n, r); }
+static dt_status argmax_place(const dt_node *n, dt_rules *r) {
+    return ((const dt_dim_attr *)n->attr)->dim == DT_NO_INT ? dt_place_staged(n, r) : max_dim_place(n, r);
+}
 const dt_op dt_op_argmax = {
+    .staged = &extremes,
     .sig = "argmax(Tensor input, int? dim=None, bool keepdim=False) -> Tensor",
     .doc = "The index of the first largest element along `dim`, or in the flattened input; a NaN counts as largest.",
     .where = DT_FN | DT_METHOD,
@@ -409,6 +434,7 @@ const dt_op dt_op_argmax = {
     .kernels = {{DT_CPU, DT_ANY, dt_cpu_argmax, DT_K_CONTIGUOUS}},
 };
 const dt_op dt_op_argmin = {
+    .staged = &extremes,
     .sig = "argmin(Tensor input, int? dim=None, bool keepdim=False) -> Tensor",
     .doc = "The index of the first smallest element along `dim`, or in the flattened input; a NaN counts as smallest.",
     .where = DT_FN | DT_METHOD,

@@ -1,4 +1,5 @@
-/* Scans: cumsum, cumprod, cummax, cummin, logcumsumexp. Any dimension but the scanned one may be sharded. */
+/* Scans: cumsum, cumprod, cummax, cummin, logcumsumexp. Any dimension may be sharded; along the scanned one the work is staged (dt_staged). The
+ * gradients of cumprod and logcumsumexp want the scanned dimension whole. */
 #include "dtorch_ops.h"
 #include "ops/compose.h"
 #include "ops/grad.h"
@@ -34,7 +35,19 @@ static dt_status same_infer(dt_node *n) {
     if (n->n_out > 1) n->out[1].dtype = DT_int64;
     return DT_OK;
 }
-static dt_status place(const dt_node *n, dt_rules *r) { return dt_place_except(n, r, n->in[0]->ndim ? 1u << ((const dt_dim_attr *)n->attr)->dim : 0); }
+static dt_status place(const dt_node *n, dt_rules *r) {
+    if (n->op->staged) DT_TRY(dt_place_staged(n, r));
+    return dt_place_except(n, r, n->in[0]->ndim ? 1u << ((const dt_dim_attr *)n->attr)->dim : 0);
+}
+
+/* Along a sharded dimension: each shard is scanned, and takes up what the shards before it add up to. */
+DT_CPU_KERNEL(scan_part);
+DT_CPU_KERNEL(scan_join);
+static uint32_t staged_dims(const void *attr, int ndim) { return 1u << ((const dt_dim_attr *)attr)->dim; }
+static int staged_along(const void *attr) { return (int)((const dt_dim_attr *)attr)->dim; }
+static const dt_staged sums = {.dims = staged_dims, .along = staged_along, .scan = true, .part = dt_cpu_scan_part, .join = dt_cpu_scan_join};
+static const dt_staged extremes = {
+    .dims = staged_dims, .along = staged_along, .scan = true, .indices = true, .part = dt_cpu_scan_part, .join = dt_cpu_scan_join};
 /* cumsum is linear */
 static dt_status sum_place(const dt_node *n, dt_rules *r) {
     DT_TRY(place(n, r));
@@ -48,6 +61,7 @@ static dt_status sum_place(const dt_node *n, dt_rules *r) {
 static void cumsum_grad(dt_grad *g) { dt_grad_set(g, 0, dt_cumsum_reverse(g->s, dt_grad_gy(g, 0), dim_of(g))); }
 static void cumsum_reverse_grad(dt_grad *g) { dt_grad_set(g, 0, dt_cumsum(g->s, dt_grad_gy(g, 0), dim_of(g), DT_DTYPE_NONE)); }
 const dt_op dt_op_cumsum = {
+    .staged = &sums,
     .sig = "cumsum(Tensor input, int dim, *, dtype? dtype=None) -> Tensor",
     .doc = "Running sums along `dim`. Integers and bool sum in int64. `dtype`: cast to it first.",
     .where = DT_FN | DT_METHOD,
@@ -60,6 +74,7 @@ const dt_op dt_op_cumsum = {
     .kernels = {{DT_CPU, DT_ANY, dt_cpu_cumsum, DT_K_CONTIGUOUS}},
 };
 const dt_op dt_op_cumsum_reverse = {
+    .staged = &sums,
     .sig = "cumsum_reverse(Tensor input, int dim) -> Tensor",
     .doc = "Running sums along `dim` from its end: the gradient of cumsum.",
     .where = DT_HIDDEN,
@@ -83,6 +98,7 @@ static void cumprod_grad(dt_grad *g) {
         dt_grad_set(g, 0, dt_cumprod_backward(s, gy, x, dim_of(g)));
 }
 const dt_op dt_op_cumprod = {
+    .staged = &sums,
     .sig = "cumprod(Tensor input, int dim, *, dtype? dtype=None) -> Tensor",
     .doc = "Running products along `dim`. Integers and bool multiply in int64. `dtype`: cast to it first.",
     .where = DT_FN | DT_METHOD,
@@ -113,6 +129,7 @@ static void pick_grad(dt_grad *g) {
         dt_grad_set(g, 0, dt_value_selecting_backward(g->s, dt_grad_gy(g, 0), dt_grad_out(g, 1), dim_of(g), m->shape[dim_of(g)]));
 }
 const dt_op dt_op_cummax = {
+    .staged = &extremes,
     .sig = "cummax(Tensor input, int dim) -> (Tensor values, Tensor indices)",
     .doc = "The largest value so far along `dim` and where it stands (the last place among equals); a NaN stays.",
     .where = DT_FN | DT_METHOD,
@@ -124,6 +141,7 @@ const dt_op dt_op_cummax = {
     .kernels = {{DT_CPU, DT_ANY, dt_cpu_cummax, DT_K_CONTIGUOUS}},
 };
 const dt_op dt_op_cummin = {
+    .staged = &extremes,
     .sig = "cummin(Tensor input, int dim) -> (Tensor values, Tensor indices)",
     .doc = "The smallest value so far along `dim` and where it stands (the last place among equals); a NaN stays.",
     .where = DT_FN | DT_METHOD,
@@ -149,6 +167,7 @@ static void lse_grad(dt_grad *g) {
         dt_grad_set(g, 0, dt_logcumsumexp_backward(s, gy, x, y, dim_of(g)));
 }
 const dt_op dt_op_logcumsumexp = {
+    .staged = &sums,
     .sig = "logcumsumexp(Tensor input, int dim) -> Tensor",
     .doc = "The logarithm of the running sums of exp(input) along `dim`, computed stably.",
     .where = DT_FN | DT_METHOD,

@@ -121,14 +121,29 @@ const dt_op dt_op_msort = {
     .where = DT_FN | DT_METHOD,
     .compose = msort_compose,
 };
+/* Along a sharded dimension: the k of each shard, then of those; where k is small beside the shards. */
+DT_CPU_KERNEL(topk_part);
+DT_CPU_KERNEL(topk_join);
+static uint32_t topk_dims(const void *attr, int ndim) { return 1u << ((const dt_sort_attr *)attr)->dim; }
+static int topk_along(const void *attr) { return (int)((const dt_sort_attr *)attr)->dim; }
+static int64_t topk_width(const void *attr) { return ((const dt_sort_attr *)attr)->k; }
+static size_t topk_scratch(const dt_kctx *c) { return (size_t)dt_rows_of(&c->in[0], ((const dt_sort_attr *)c->attr)->dim).n * 2 * sizeof(dt_pair); }
+static const dt_staged topk_staged = {
+    .dims = topk_dims, .along = topk_along, .width = topk_width, .indices = true, .part = dt_cpu_topk_part, .join = dt_cpu_topk_join, .scratch = topk_scratch};
+static dt_status topk_place(const dt_node *n, dt_rules *r) {
+    const dt_sort_attr *a = n->attr;
+    if (n->in[0]->ndim && a->k * r->mesh->n * 3 <= n->in[0]->shape[a->dim]) DT_TRY(dt_place_staged(n, r));
+    return sort_place(n, r);
+}
 const dt_op dt_op_topk = {
+    .staged = &topk_staged,
     .sig = "topk(Tensor input, int k, int dim=-1, bool largest=True, bool sorted=True) -> (Tensor values, Tensor indices)",
     .doc = "The `k` largest (or smallest) elements along `dim`, in order, and where they stand. NaN counts as largest.",
     .where = DT_FN | DT_METHOD,
     .attrs = DT_ATTRS(dt_sort_attr, DT_FIELD(dt_sort_attr, k), DT_FIELD(dt_sort_attr, dim), DT_FIELD(dt_sort_attr, largest), DT_FIELD(dt_sort_attr, sorted)),
     .flags = DT_F_STRIDED,
     .infer = topk_infer,
-    .place = sort_place,
+    .place = topk_place,
     .grad = sort_grad,
     .saves = DT_SAVE_OUT(1),
     .scratch = dt_sort_scratch,

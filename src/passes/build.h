@@ -116,6 +116,13 @@ dt_status dt_build_zero(dt_build *b, dt_device d, const dt_loc *l) DT_WUR; /* fi
 /* ring.c: attention whose keys stay sharded along the sequence. in, out: the call's operands; number: where its numbers lie. */
 bool dt_ring_wanted(const dt_call *c);
 dt_status dt_build_ring(dt_build *b, const dt_call *c, dt_pval *const *in, const int *number, dt_pval *const *out) DT_WUR;
+void dt_build_bind(dt_step *s, int i, const dt_loc *l);                          /* operand i */
+dt_status dt_build_contiguous(dt_build *b, const dt_loc *l, dt_loc *out) DT_WUR; /* a copy */
+/* The op's kernel and scratch for a step whose operands are bound. */
+dt_status dt_build_kernel_of(dt_build *b, int prog, const dt_op *op, dt_step *s) DT_WUR;
+/* staged.c */
+bool dt_build_is_staged(const dt_call *c);
+dt_status dt_build_staged(dt_build *b, const dt_call *c, dt_pval *in, dt_pval **out) DT_WUR;
 const dt_kernel *dt_build_kernel(const dt_op *op, dt_device_type dev, const dt_kctx *c);
 dt_status dt_build_cse(dt_build *b, int **same) DT_WUR;      /* cse.c; same[i]: the earlier node that node i equals, or i */
 dt_status dt_build_fuse(dt_build *b, bool **escapes) DT_WUR; /* fuse.c; escapes: per program, per storage */

@@ -92,12 +92,12 @@ const dt_kernel *dt_build_kernel(const dt_op *op, dt_device_type dev, const dt_k
     return NULL;
 }
 
-static void step_bind(dt_step *s, int i, const dt_loc *l) {
+void dt_build_bind(dt_step *s, int i, const dt_loc *l) {
     s->in.view[i] = l->view;
     s->in.operand[i] = (dt_operand){l->storage, l->offset};
 }
 
-static dt_status step_kernel(dt_build *b, int prog, const dt_op *op, dt_step *s) {
+dt_status dt_build_kernel_of(dt_build *b, int prog, const dt_op *op, dt_step *s) {
     dt_instr *in = &s->in;
     in->kind = DT_I_KERNEL;
     in->ctx.op = op;
@@ -129,19 +129,19 @@ static dt_status step_kernel(dt_build *b, int prog, const dt_op *op, dt_step *s)
 dt_status dt_build_kernel_step(dt_build *b, int prog, const dt_op *op, const void *attr, int n_in, int n_out, const dt_loc *loc, dt_geom *geom) {
     dt_step *s;
     DT_TRY(dt_build_step(b, prog, n_in, n_out, &s));
-    for (int k = 0; k < n_in + n_out; k++) step_bind(s, k, &loc[k]);
+    for (int k = 0; k < n_in + n_out; k++) dt_build_bind(s, k, &loc[k]);
     s->in.ctx.attr = attr;
     s->in.ctx.in_place = geom;
     s->in.ctx.out_place = geom + n_in;
-    return step_kernel(b, prog, op, s);
+    return dt_build_kernel_of(b, prog, op, s);
 }
 
 dt_status dt_build_unary(dt_build *b, const dt_op *op, const dt_loc *in, dt_loc *out) {
     dt_step *s;
     DT_TRY(dt_build_loc_alloc(b, out));
     DT_TRY(dt_build_step(b, in->prog, 1, 1, &s));
-    step_bind(s, 0, in);
-    step_bind(s, 1, out);
+    dt_build_bind(s, 0, in);
+    dt_build_bind(s, 1, out);
     dt_geom *g = DT_ARENA_ARRAY(b->arena, dt_geom, 2);
     if (!g) return no_memory();
     for (int i = 0; i < 2; i++) {
@@ -150,7 +150,7 @@ dt_status dt_build_unary(dt_build *b, const dt_op *op, const dt_loc *in, dt_loc 
     }
     s->in.ctx.in_place = g;
     s->in.ctx.out_place = g + 1;
-    return step_kernel(b, in->prog, op, s);
+    return dt_build_kernel_of(b, in->prog, op, s);
 }
 
 /* A form of v that was made before and is at hand. */
@@ -248,7 +248,7 @@ static bool try_alias(const dt_call *c, int pos, dt_pval *const *in, dt_pval *co
     return true;
 }
 
-static dt_status make_contiguous(dt_build *b, const dt_loc *l, dt_loc *out) {
+dt_status dt_build_contiguous(dt_build *b, const dt_loc *l, dt_loc *out) {
     *out = *l;
     dt_view_set_contiguous(&out->view);
     return dt_build_unary(b, &dt_op_clone, l, out);
@@ -285,15 +285,15 @@ static dt_status node_kernel(dt_build *b, const dt_call *c, int pos, dt_pval *co
         for (int k = 0; k < c->n_in; k++)
             if (in[k] && !dt_view_contiguous(&loc[k].view)) {
                 dt_loc from = loc[k];
-                DT_TRY(make_contiguous(b, &from, &loc[k]));
+                DT_TRY(dt_build_contiguous(b, &from, &loc[k]));
             }
     dt_step *s;
     DT_TRY(dt_build_step(b, prog, c->n_in, c->n_out, &s));
-    for (int k = 0; k < n; k++) step_bind(s, k, &loc[k]);
+    for (int k = 0; k < n; k++) dt_build_bind(s, k, &loc[k]);
     s->in.ctx.attr = c->attr;
     s->in.ctx.in_place = geom;
     s->in.ctx.out_place = geom + c->n_in;
-    DT_TRY(step_kernel(b, prog, c->op, s));
+    DT_TRY(dt_build_kernel_of(b, prog, c->op, s));
     s->inplace_written = dt_op_get_info(c->op)->n_written > 0;
     return DT_OK;
 }
@@ -363,6 +363,7 @@ static dt_status lower_node(dt_build *b, int i) {
     if (c->op->flags & DT_F_LOWERED) return node_lowered(b, n, in, out);
     for (int k = 0; k < c->n_out; k++) DT_TRY(dt_build_pval(b, c->out[k], &out[k]));
     if (dt_ring_wanted(c)) return dt_build_ring(b, c, in, number, out);
+    if (dt_build_is_staged(c)) return dt_build_staged(b, c, in[0], out);
     DT_TRY(node_compute(b, n, in, number, out));
     for (int k = 0; k < c->n_out; k++) out[k]->layout = layout_after(c, in, out[k], k);
     return DT_OK;

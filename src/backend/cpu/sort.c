@@ -169,6 +169,52 @@ DT_CPU_KERNEL(topk) {
     const dt_sort_attr *a = c->attr;
     return run(c, a->largest, true, a->k, first_k);
 }
+
+/* ---- topk of a sharded dimension: the first k of each shard, then the first k of those. A place without an element has index -1. ---- */
+DT_CPU_KERNEL(topk_part);
+DT_CPU_KERNEL(topk_part) {
+    const dt_sort_attr *a = c->attr;
+    sort_job j = {.c = c, .r = dt_rows_of(&c->in[0], a->dim), .dtype = c->in[0].dtype, .k = a->k, .descending = a->largest};
+    j.esize = (int64_t)dt_dtype_size(j.dtype);
+    int64_t k = a->k < j.r.n ? a->k : j.r.n, n = dt_view_numel(&c->out[1]), *index = c->out[1].data;
+    for (int64_t i = 0; i < n; i++) index[i] = -1;
+    memset(c->out[0].data, 0, (size_t)n * (size_t)j.esize);
+    dt_pair *p = c->scratch;
+    uint64_t flip = a->largest ? UINT64_MAX : 0;
+    for (int64_t row = 0; row < j.r.outer * j.r.inner && k; row++) {
+        int64_t o = row / j.r.inner, col = row % j.r.inner;
+        const char *x = (const char *)c->in[0].data + (o * j.r.n * j.r.inner + col) * j.esize;
+        for (int64_t i = 0; i < j.r.n; i++) p[i] = (dt_pair){key_of(j.dtype, x + i * j.r.inner * j.esize) ^ flip, i};
+        const dt_pair *sorted = sort_pairs(p, p + j.r.n, j.r.n);
+        for (int64_t i = 0; i < k; i++) {
+            put(&j, o, a->k, i, col, sorted[i].at);
+            index[(o * a->k + i) * j.r.inner + col] += c->in_place->lo[a->dim];
+        }
+    }
+    return DT_OK;
+}
+DT_CPU_KERNEL(topk_join);
+DT_CPU_KERNEL(topk_join) {
+    const dt_sort_attr *a = c->attr;
+    sort_job j = {.c = c, .r = dt_rows_of(&c->in[0], a->dim), .dtype = c->in[0].dtype, .k = a->k, .descending = a->largest};
+    j.esize = (int64_t)dt_dtype_size(j.dtype);
+    const int64_t *index = c->in[1].data;
+    dt_pair *p = c->scratch;
+    uint64_t flip = a->largest ? UINT64_MAX : 0;
+    for (int64_t row = 0; row < j.r.outer * j.r.inner && a->k; row++) {
+        int64_t o = row / j.r.inner, col = row % j.r.inner, base = o * j.r.n * j.r.inner + col, n = 0;
+        for (int64_t i = 0; i < j.r.n; i++) {
+            int64_t at = base + i * j.r.inner;
+            if (index[at] >= 0) p[n++] = (dt_pair){key_of(j.dtype, (const char *)c->in[0].data + at * j.esize) ^ flip, i};
+        }
+        const dt_pair *sorted = sort_pairs(p, p + n, n);
+        for (int64_t i = 0; i < a->k; i++) {
+            put(&j, o, a->k, i, col, sorted[i].at);
+            ((int64_t *)c->out[1].data)[(o * a->k + i) * j.r.inner + col] = index[base + sorted[i].at * j.r.inner];
+        }
+    }
+    return DT_OK;
+}
 DT_CPU_KERNEL(kthvalue) { return run(c, false, true, ((const dt_sort_attr *)c->attr)->k, kth); }
 DT_CPU_KERNEL(median) { return run(c, false, false, 1, median); }
 DT_CPU_KERNEL(nanmedian) { return run(c, false, false, 1, nanmedian); }
