@@ -1,7 +1,9 @@
 """Checkpoints: every placement onto every other, asynchronous saves, resuming bit for bit, damage, and death in the middle of a save."""
 
+import importlib.util
 import json
 import os
+import pathlib
 import random
 import signal
 import subprocess
@@ -620,3 +622,66 @@ def test_a_bar_shows_how_far_it_is(tmp_path, capsys, monkeypatch):
         monkeypatch.setitem(sys.modules, name, None)
     checkpoint.save(tmp_path / "b", {"w": dtorch.zeros(1000), "v": dtorch.zeros(9)}, progress=True)
     assert "saving b: 100 %" in capsys.readouterr().err
+
+
+# ---- any mix
+
+
+class MixedRun:
+    """A tiny model of dtorch.models over a mix of parallelism."""
+
+    def __init__(self, kind, mix, zero, seed):
+        spec = importlib.util.spec_from_file_location("any_mix", pathlib.Path(__file__).with_name("any_mix.py"))
+        any_mix = importlib.util.module_from_spec(spec)
+        spec.loader.exec_module(any_mix)
+        self.parts, self.model = any_mix, any_mix.make(kind, "uneven")
+        with dtorch.no_grad():
+            for i, p in enumerate(self.model.parameters()):
+                p.add_(0.01 * seed * (i % 3))
+        self.kind, self.mesh = kind, None
+        if mix is not None:
+            self.mesh = init_device_mesh("cpu", mix, mesh_dim_names=any_mix.NAMES)
+            dtorch.models.parallelize(self.model, self.mesh, zero=zero)
+        self.opt = dtorch.optim.AdamW(self.model.parameters(), lr=1e-3)
+        if mix is not None:
+            dtorch.models.shard_optimizer(self.opt, self.mesh, zero)
+
+    def state(self):
+        return {"model": self.model, "opt": self.opt, "rng": dtorch.default_generator}
+
+    def train(self, start, stop):
+        for step in list(self.parts.data(self.kind, "uneven", 2))[start:stop]:
+            self.opt.zero_grad()
+            for x, y in step:
+                if self.mesh is not None:
+                    x, y = dtorch.models.distribute_batch(self.mesh, x, y)
+                loss = dtorch.models.next_token_loss(self.model(x), y)
+                loss = loss + self.model.aux_loss() if self.kind == "moe" else loss
+                (loss / 2).backward()
+            nn.utils.clip_grad_norm_(self.model.parameters(), 1.0)
+            self.opt.step()
+        return {name: bits(p) for name, p in self.model.state_dict().items()}
+
+
+@pytest.mark.parametrize(
+    ("kind", "mix", "zero"),
+    [("gpt2", (2, 2, 2, 1, 1), 1), ("gpt2", (1, 2, 2, 2, 1), 0), ("moe", (2, 1, 2, 1, 2), 3), ("moe", (2, 2, 1, 1, 2), 2)],
+)
+def test_any_mix_goes_on(tmp_path, kind, mix, zero):
+    """Stages, tensor-parallel and expert-parallel cuts, ZeRO: bit for bit on the same mix, to rounding on one device."""
+    run = MixedRun(kind, mix, zero, 0)
+    dtorch.manual_seed(5)
+    run.train(0, 2)
+    path = checkpoint.save(tmp_path / "c", run.state(), asynchronous=True).get()
+    want = run.train(2, 4)
+    for other, z in ((mix, zero), (None, 0)):
+        resumed = MixedRun(kind, other, z, 1)
+        dtorch.manual_seed(77)
+        checkpoint.load(path, resumed.state())
+        got = resumed.train(2, 4)
+        assert got.keys() == want.keys()
+        for name in want:
+            if other == mix:
+                np.testing.assert_array_equal(got[name], want[name], err_msg=name)
+            else:
+                np.testing.assert_allclose(got[name], want[name], rtol=1e-3, atol=1e-3, err_msg=name)
