@@ -13,7 +13,7 @@
 #include "passes/options.h"
 #include "plan/trace.h"
 
-enum { RING_WORDS = 1 << 18, NODES_MIN = 48, NODES_MAX = 768, CUT_MASK = 31, NAP_US = 60, IDLE_NAPS = 200 };
+enum { RING_WORDS = 1 << 18, NODES_MIN = 48, NODES_MAX = 768, CUT_MASK = 31, NAP_US = 60, IDLE_NAPS = 200, ORDER_NAPS = 80 };
 
 dt_engine dt_the_engine;
 static pthread_t thread;
@@ -22,6 +22,7 @@ static _Atomic int started; /* 1 running */
 static bool forked, atfork_set;
 
 static dt_gvalue *value_at(uint32_t id) { return id < dt_the_engine.n_value ? dt_the_engine.value[id] : NULL; }
+dt_gvalue *dt_engine_value(uint32_t id) { return value_at(id); }
 
 static bool value_put(uint32_t id, dt_gvalue *v) {
     dt_engine *e = &dt_the_engine;
@@ -39,14 +40,14 @@ static bool value_put(uint32_t id, dt_gvalue *v) {
 }
 
 /* ---- records ------------------------------------------------------------------------------------------------------------------------------ */
-static bool should_cut(dt_engine *e, const dt_call *c) {
+static bool should_cut(dt_engine *e, const dt_graph *g, const dt_call *c) {
     e->rolling = dt_hash_mix(e->rolling << 7, c->link.hash);
     if (DT_UNLIKELY(dt_options_get()->flush != 0)) {
         static uint64_t state = 88172645463325252u;
         state ^= state << 13, state ^= state >> 7, state ^= state << 17; /* xorshift64 */
         if (state % dt_options_get()->flush == 0) return true;
     }
-    return e->graph.n >= NODES_MAX || (e->graph.n >= NODES_MIN && (e->rolling & CUT_MASK) == 0);
+    return g->n >= NODES_MAX || (g->n >= NODES_MIN && (e->rolling & CUT_MASK) == 0);
 }
 
 /* A call that cannot even be recorded: its values exist, with the error. */
@@ -64,9 +65,14 @@ static void fail_call(dt_call *c, uint32_t site, const uint64_t *out_ids) {
 
 static void on_call(dt_engine *e, const uint64_t *w, uint32_t n_in, uint32_t n_out) {
     dt_call *c = (dt_call *)(uintptr_t)w[1];
-    if (e->cut) dt_engine_dispatch();
-    dt_gnode *n = dt_graph_add(&e->graph, c, (uint32_t)w[2]);
     const uint64_t *in = w + 3, *out = in + n_in;
+    dt_graph *g = &e->graph;
+    uint32_t segment = 0;
+    if (DT_UNLIKELY(dt_order_active(c->mesh)))
+        g = dt_order_graph(c, in, &segment);
+    else if (e->cut)
+        dt_engine_dispatch();
+    dt_gnode *n = g ? dt_graph_add(g, c, (uint32_t)w[2]) : NULL;
     if (!n) {
         fail_call(c, (uint32_t)w[2], out);
         return;
@@ -85,11 +91,16 @@ static void on_call(dt_engine *e, const uint64_t *w, uint32_t n_in, uint32_t n_o
         dt_gvalue *v = dt_gvalue_new(c->out[k]);
         if (!v || !value_put((uint32_t)out[k], v)) continue;
         v->client = true;
-        v->node = e->graph.n - 1;
+        v->node = g->n - 1;
+        v->segment = segment;
         v->out = k;
         n->out[k] = v;
     }
-    e->cut = should_cut(e, c);
+    bool cut = should_cut(e, g, c);
+    if (!segment)
+        e->cut = cut;
+    else if (cut)
+        dt_order_cut(segment);
 }
 
 static void on_drop(dt_engine *e, uint32_t id) {
@@ -284,11 +295,14 @@ static void *controller_main(void *arg) {
             naps = 0;
         else {
             naps++;
-            if (e->graph.n && !dt_devices_pending()) dt_engine_dispatch(); /* the client pauses and the workers are idle */
+            if (!dt_devices_pending()) { /* the client pauses and the workers are idle */
+                if (e->graph.n) dt_engine_dispatch();
+                if (dt_order_pending() && naps >= ORDER_NAPS) dt_order_idle();
+            }
         }
         seen = head;
         if (DT_UNLIKELY(dt_nodes > 1)) dt_remote_flush();
-        bool deep = naps > IDLE_NAPS && !e->graph.n;
+        bool deep = naps > IDLE_NAPS && !e->graph.n && !dt_order_pending();
         dt_ring_wait(&e->ring, deep ? -1 : NAP_US, deep);
     }
 }
@@ -339,6 +353,7 @@ void dt_engine_stop(void) {
         dt_ring_wake(&e->ring);
         pthread_join(thread, NULL);
         dt_remote_stop();
+        dt_order_free();
         dt_devices_quiesce();
         dt_bufs_sweep();
         dt_devices_free();

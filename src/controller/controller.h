@@ -35,6 +35,19 @@ typedef struct dt_comm_sent {
     dt_device device;
     uint64_t bytes;
 } dt_comm_sent;
+/* What was dispatched of a stream over several meshes, in order, with the virtual clock's times (controller/order.c). */
+typedef struct dt_order_entry {
+    uint32_t id, run; /* place in the stream; the first of the same stay on the mesh */
+    dt_device device; /* the mesh's first */
+    uint32_t n_devices;
+    double begin, end; /* seconds */
+    uint32_t open;     /* openers of this mesh that were open before it */
+    bool closing, opener, side, forced;
+    uint32_t nodes;
+} dt_order_entry;
+size_t dt_order_log(dt_order_entry *out, size_t cap); /* the last 4096 at most; call after synchronising */
+void dt_order_log_reset(void);
+
 size_t dt_comm_report(dt_comm_entry *out, size_t cap);
 size_t dt_comm_devices(dt_comm_sent *out, size_t cap);
 

@@ -199,10 +199,33 @@ static void trace_memory(dt_engine *e, const dt_plan *p) {
     }
 }
 
+/* Who wants a value besides the nodes of this subgraph: the client, or nodes of other subgraphs that wait. */
+static void mark_named(const dt_graph *g) {
+    for (int i = 0; i < g->n; i++) {
+        for (int k = 0; k < g->node[i].call->n_in; k++)
+            if (g->node[i].in[k]) g->node[i].in[k]->inner = 0;
+        for (int k = 0; k < g->node[i].call->n_out; k++) g->node[i].out[k]->inner = 0;
+    }
+    for (int i = 0; i < g->n; i++)
+        for (int k = 0; k < g->node[i].call->n_in; k++)
+            if (g->node[i].in[k]) g->node[i].in[k]->inner++;
+    for (int i = 0; i < g->n; i++) {
+        for (int k = 0; k < g->node[i].call->n_in; k++) {
+            dt_gvalue *v = g->node[i].in[k];
+            if (v) v->named = v->client || v->uses > v->inner;
+        }
+        for (int k = 0; k < g->node[i].call->n_out; k++) {
+            dt_gvalue *v = g->node[i].out[k];
+            v->named = v->client || v->uses > v->inner;
+        }
+    }
+}
+
 static dt_status run_graph(dt_engine *e, dt_graph *g) {
     dt_plan *p;
     dt_binding b = {0};
     uint64_t begin = dt_tracing() ? dt_trace_now() : 0, hits = e->stats.plan_hits;
+    mark_named(g);
     DT_TRY(plan_of(e, g, &p));
     if (dt_the_devices.n_held) dt_bufs_sweep();
     dt_status s = bind_run(g, p, &b);
@@ -232,7 +255,7 @@ static void release_graph(dt_engine *e, dt_graph *g) {
         dt_gnode *n = &g->node[i];
         for (int k = 0; k < n->call->n_out; k++) {
             n->out[k]->node = -1;
-            if (!n->out[k]->client) dt_gvalue_free(n->out[k]);
+            if (!n->out[k]->client && !n->out[k]->uses) dt_gvalue_free(n->out[k]);
         }
         e->stats.nodes_dead += !n->live;
         dt_call_unref(n->call);
@@ -284,9 +307,14 @@ static void run_one_by_one(dt_engine *e, dt_graph *g) {
 
 void dt_engine_dispatch(void) {
     dt_engine *e = &dt_the_engine;
-    dt_graph *g = &e->graph;
     e->cut = false;
     e->rolling = 0;
+    dt_engine_dispatch_graph(&e->graph);
+    if (dt_order_pending()) dt_order_flush();
+}
+
+void dt_engine_dispatch_graph(dt_graph *g) {
+    dt_engine *e = &dt_the_engine;
     if (!g->n) return;
     dt_status s = run_graph(e, g);
     if (s && g->n == 1)

@@ -28,7 +28,8 @@ extern dt_engine dt_the_engine;
 
 /* dispatch.c */
 /* Turn the pending subgraph into a run (or several, if it fails as a whole) and push it; every value is then ready, maybe with an error. */
-void dt_engine_dispatch(void);
+void dt_engine_dispatch(void); /* all of them, if there are several */
+void dt_engine_dispatch_graph(dt_graph *g);
 void dt_engine_plans_free(void);
 
 /* values.c */
@@ -41,6 +42,20 @@ dt_part *dt_part_new(int ndim, const int64_t *stride);
 void dt_gvalue_poison(dt_gvalue *v, dt_error_t *e);
 /* A value of host memory: its parts are views of that memory. */
 dt_status dt_gvalue_from_host(dt_gvalue *v, dt_hostbuf *h) DT_WUR;
+
+/* order.c: a stream over several meshes is cut into segments, and these are dispatched in the order a simulated machine would begin them */
+bool dt_order_active(const dt_mesh *m); /* a call on m arrives: does it go to a segment? */
+/* The subgraph that the call goes to, and its segment; NULL: out of host memory. in: the record's inputs. */
+dt_graph *dt_order_graph(dt_call *c, const uint64_t *in, uint32_t *segment);
+void dt_order_cut(uint32_t segment); /* the open segment is long enough: go on in another */
+bool dt_order_pending(void);
+void dt_order_flush(void); /* dispatch everything */
+void dt_order_idle(void);  /* the client pauses and the workers are idle */
+void dt_order_value_freed(const dt_gvalue *v);
+void dt_order_free(void);
+
+/* controller.c */
+dt_gvalue *dt_engine_value(uint32_t id);
 
 /* report.c */
 /* Counts the collective once; returns its entry (NULL: none) for dt_comm_moved. */

@@ -34,6 +34,7 @@ static void free_parts(dt_gvalue *v) {
 }
 
 void dt_gvalue_free(dt_gvalue *v) {
+    if (DT_UNLIKELY(v->segment)) dt_order_value_freed(v);
     free_parts(v);
     v->part = (dt_part **)dt_the_engine.free_values;
     dt_the_engine.free_values = v;

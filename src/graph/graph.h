@@ -21,10 +21,13 @@ typedef struct dt_part { /* what one device of the value's mesh holds */
 typedef struct dt_gvalue {
     const dt_meta *meta;
     bool client; /* the client names it */
+    bool named;  /* while its subgraph, or one that reads it, is dispatched: somebody outside that subgraph will want it */
     bool ready;
-    uint32_t uses;   /* inputs of pending nodes that are this value */
-    uint64_t layout; /* 0: every part contiguous; else a hash of how its strides came about */
-    dt_part **part;  /* (mesh->n,) when ready */
+    uint32_t uses;    /* inputs of pending nodes that are this value */
+    uint32_t inner;   /* while dispatching: of those, the subgraph's own */
+    uint32_t segment; /* controller/order.c: which segment of the stream made it; 0 none */
+    uint64_t layout;  /* 0: every part contiguous; else a hash of how its strides came about */
+    dt_part **part;   /* (mesh->n,) when ready */
     /* while pending, or external to the subgraph being planned: */
     int32_t node; /* producer, -1: external */
     uint32_t out;

@@ -314,6 +314,7 @@ typedef struct dt_call {
     uint64_t issued;
     /* the controller's line */
     _Alignas(64) _Atomic uint64_t done;
+    float cost;                          /* 1 + the controller's estimate in seconds; 0: not made yet */
     void *lowered;                       /* the controller's cache for this call; owned by the controller thread */
     void (*lowered_free)(void *lowered); /* called by the client just before the call is freed; NULL: nothing to free */
 } dt_call;

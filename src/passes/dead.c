@@ -7,7 +7,7 @@ void dt_pass_dead(dt_graph *g) {
     for (int i = g->n - 1; i >= 0; i--) { /* users come later, so they have been decided */
         dt_gnode *n = &g->node[i];
         bool live = n->live || n->call->n_out == 0 || !dt_options_get()->dead;
-        for (int k = 0; k < n->call->n_out; k++) live |= n->out[k]->client;
+        for (int k = 0; k < n->call->n_out; k++) live |= n->out[k]->named;
         n->live = live;
         if (!live) continue;
         for (int k = 0; k < n->call->n_in; k++)

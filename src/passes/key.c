@@ -18,7 +18,7 @@ static dt_status room(dt_graph *g, size_t n) {
 }
 
 bool dt_gvalue_donatable(const dt_gvalue *v) {
-    if (v->client || v->layout) return false;
+    if (v->named || v->layout) return false;
     for (int i = 0; i < v->meta->mesh->n; i++)
         if (v->part[i]->buf->live != 1 || v->part[i]->buf->host || v->part[i]->offset) return false;
     return true;
@@ -56,7 +56,7 @@ static dt_status add_node(dt_graph *g, int i) {
     }
     uint64_t named = 0;
     for (int k = 0; k < n->call->n_out; k++) {
-        named |= (uint64_t)n->out[k]->client << (k & 63);
+        named |= (uint64_t)n->out[k]->named << (k & 63);
         if ((k & 63) == 63 || k + 1 == n->call->n_out) {
             g->key[g->n_key++] = named;
             named = 0;

@@ -427,7 +427,7 @@ static dt_status find_last_uses(dt_build *b) {
         const dt_gnode *n = &b->g->node[i];
         b->last_use[i] = i;
         for (int k = 0; k < n->call->n_out; k++)
-            if (n->out[k]->client) b->last_use[i] = INT_MAX;
+            if (n->out[k]->named) b->last_use[i] = INT_MAX;
         for (int k = 0; k < n->call->n_in; k++) {
             const dt_gvalue *v = n->in[k];
             if (v && !v->ready && b->last_use[v->node] < i) b->last_use[v->node] = i;

@@ -78,7 +78,7 @@ static dt_status find_escapes(finish *f) {
     }
     for (int i = 0; i < b->n_live; i++)
         for (int k = 0; k < b->g->node[i].call->n_out; k++)
-            if (b->g->node[i].out[k]->client)
+            if (b->g->node[i].out[k]->named)
                 for (int d = 0; d < b->out[i][k]->meta->mesh->n; d++) f->escapes[b->out[i][k]->loc[d].prog][b->out[i][k]->loc[d].storage] = true;
     return DT_OK;
 }
@@ -370,12 +370,12 @@ static dt_status emit_outs(finish *f) {
     dt_build *b = f->b;
     int n = 0;
     for (int i = 0; i < b->n_live; i++)
-        for (int k = 0; k < b->g->node[i].call->n_out; k++) n += b->g->node[i].out[k]->client;
+        for (int k = 0; k < b->g->node[i].call->n_out; k++) n += b->g->node[i].out[k]->named;
     b->plan->out = DT_ARENA_ARRAY(b->arena, dt_out_plan, n + 1);
     if (!b->plan->out) return no_memory();
     for (int i = 0; i < b->n_live; i++)
         for (int k = 0; k < b->g->node[i].call->n_out; k++) {
-            if (!b->g->node[i].out[k]->client) continue;
+            if (!b->g->node[i].out[k]->named) continue;
             const dt_pval *v = b->out[i][k];
             dt_out_plan *o = &b->plan->out[b->plan->n_outs++];
             *o = (dt_out_plan){(uint32_t)i, (uint32_t)k, v->layout, DT_ARENA_ARRAY(b->arena, dt_part_plan, v->meta->mesh->n)};

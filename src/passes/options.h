@@ -1,6 +1,6 @@
 /* Switches of the engine, read once from the environment when it starts. Every one is neutral: values are bitwise the same either way.
  *
- *   DTORCH_OFF=fuse,cse      names of passes to leave out: dead, cse, fuse, reuse, overlap, cache
+ *   DTORCH_OFF=fuse,cse      names of passes to leave out: dead, cse, fuse, reuse, overlap, cache, order
  *   DTORCH_FLUSH=N           cut the stream at random, after N calls on average, besides the usual places
  *
  * Threads: set before the controller's thread starts, constant afterwards. */
@@ -16,6 +16,7 @@ typedef struct dt_options {
     bool reuse;   /* results take over the memory of inputs that die */
     bool overlap; /* collectives run beside compute */
     bool cache;   /* plans are found again */
+    bool order;   /* work on several meshes is interleaved (controller/order.c) */
     uint32_t flush;
 } dt_options;
 

@@ -270,6 +270,25 @@ static PyObject *comm_entries(PyObject *m, PyObject *none) {
     PyMem_Free(e);
     return list;
 }
+/* What the controller dispatched of a stream over several meshes, in order; forgotten afterwards. */
+static PyObject *order_log(PyObject *m, PyObject *none) {
+    enum { CAP = 4096 };
+    dt_order_entry *e = PyMem_Calloc(CAP, sizeof *e);
+    if (!e) return PyErr_NoMemory();
+    size_t n = dt_order_log(e, CAP);
+    dt_order_log_reset();
+    PyObject *list = PyList_New(0);
+    for (size_t i = 0; list && i < n; i++) {
+        PyObject *d = Py_BuildValue("{s:k,s:k,s:i,s:k,s:d,s:d,s:k,s:O,s:O,s:O,s:O,s:k}", "id", (unsigned long)e[i].id, "run", (unsigned long)e[i].run, "device",
+                                    (int)dt_device_index(e[i].device), "devices", (unsigned long)e[i].n_devices, "begin", e[i].begin, "end", e[i].end, "open",
+                                    (unsigned long)e[i].open, "opener", e[i].opener ? Py_True : Py_False, "closing", e[i].closing ? Py_True : Py_False, "plain",
+                                    e[i].side ? Py_True : Py_False, "forced", e[i].forced ? Py_True : Py_False, "calls", (unsigned long)e[i].nodes);
+        if (!d || PyList_Append(list, d) < 0) Py_CLEAR(list);
+        Py_XDECREF(d);
+    }
+    PyMem_Free(e);
+    return list;
+}
 static PyObject *comm_devices(PyObject *m, PyObject *none) {
     size_t n = dt_comm_devices(NULL, 0);
     dt_comm_sent *e = PyMem_Calloc(n + 1, sizeof *e);
@@ -357,6 +376,7 @@ static PyMethodDef functions[] = {
      "memory_stats(device=None): bytes allocated and reserved, their peaks, the limit. Waits for work submitted so far."},
     {"set_memory_limit", set_memory_limit, METH_VARARGS, "set_memory_limit(device, bytes): what the device may hold; None: no limit."},
     {"_comm_entries", comm_entries, METH_NOARGS, NULL},
+    {"_order_log", order_log, METH_NOARGS, NULL},
     {"_comm_devices", comm_devices, METH_NOARGS, NULL},
     {"_host_call", dt_py_host_call, METH_VARARGS, "_host_call(fn, inputs, types): see dtorch.host_call."},
     {"_engine_stats", engine_stats, METH_NOARGS, "Counters of the engine: nodes, plans built and found, programs run, interned calls."},

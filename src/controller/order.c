@@ -1,0 +1,530 @@
+/* The order of work when the stream of calls goes over several meshes, as a pipeline's does. One mesh's programs never come here.
+ *
+ * The client's loop is sequential: forward of micro-batch 1 through all stages, its backward, then micro-batch 2. Run in that order, one stage would work
+ * at a time. So the stream is cut where it changes meshes into *segments*, a window of them is kept, and they are dispatched in the order in which a
+ * simulated machine would begin them: every device has a virtual clock, a segment can begin when those it reads from have ended and its devices are
+ * free, and the earliest begins next, the older first among equals. Dispatching a segment commits it; workers run what they are given in order.
+ *
+ * That alone would give every stage forwards while it waits for its first backward, and hold the activations of all micro-batches. So:
+ *   opener   a segment that another segment on its mesh reads from both directly and by way of other meshes: a forward, to whose saved values the
+ *            gradient comes back. It is recognised by its calls once the first such pair was seen.
+ *   limit    as many openers of a mesh are open (their values alive) as there are meshes on that way, counting its own: p at the first stage, one at the
+ *            last. It is what a stage needs to have work until the first gradient returns, and it is the memory of 1F1B.
+ * Older first, and the limit, make 1F1B of a plain loop.
+ *
+ * How long to wait for the future: a segment that begins without a gap on its devices is committed at once, since whatever comes later is younger and would
+ * lose. So is one that closes nothing. A segment that closes an opener (a backward) after a gap waits until a younger opener has been seen that could not fill the
+ * gap: it is held back by the limit or needs this very segment. What still waits is forced by a read, by a full window, or when the client pauses and no
+ * worker has anything to do. The order is a function of the stream and of costs computed from shapes, except for the last of these.
+ *
+ * Correct for any order chosen: values are never changed, a segment is dispatched after those it reads from, so memory and keys of plans are as if it
+ * had been recorded then. Workers follow one order, that of dispatch; every wait in a collective, for another device's memory or for its readers is for
+ * something dispatched earlier: no deadlock.
+ *
+ * Plain calls (no mesh) between the stages' make segments of their own, beside the open one, so that a table of positions made on the first device does not cut a
+ * stage's segment in two. Controller thread only, but for the log. */
+#include <math.h>
+#include <pthread.h>
+#include <string.h>
+
+#include "controller/engine.h"
+#include "passes/options.h"
+
+enum { SEGMENTS = 1024, WINDOW = 512, ABSORB_MAX = 64, NODES_PENDING = 1 << 16, WALK_MAX = 512, KINDS = 512, QUIET_CALLS = 20000, LOG = 4096 };
+
+typedef struct segment {
+    uint32_t id; /* 0: unused */
+    const dt_mesh *mesh;
+    dt_graph *graph; /* NULL once dispatched */
+    bool side, closing;
+    uint64_t kind; /* hash of the operators and the mesh */
+    uint32_t run;  /* id of the first segment of this stay on the mesh: long ones are cut */
+    uint32_t n_dep, cap_dep;
+    uint32_t *dep; /* ids of the segments it reads from */
+    double cost, end;
+    uint32_t alive, alive_at_dispatch; /* values it made that still exist */
+} segment;
+typedef struct kind_limit {
+    uint64_t kind;
+    uint32_t limit;
+} kind_limit;
+
+static segment ring[SEGMENTS];
+static uint32_t next_id = 1, oldest = 1;           /* pending ones have ids in [oldest, next_id) */
+static segment *open_main, *open_free, *open_side; /* being recorded */
+static int nodes_pending;
+static kind_limit kinds[KINDS];
+static dt_graph *spare_graph[16];
+static int n_spare;
+static double *clocks[DT_DEVICE_TYPES], floor_time, latest;
+static bool on;
+static uint64_t calls_since_switch;
+static const dt_mesh *last_mesh;
+
+static pthread_mutex_t log_lock = PTHREAD_MUTEX_INITIALIZER;
+static dt_order_entry entries[LOG];
+static uint64_t n_entries;
+
+/* ---- the ring ---------------------------------------------------------------------------------------------------------------------------------- */
+static segment *by_id(uint32_t id) {
+    segment *s = &ring[id % SEGMENTS];
+    return id && s->id == id ? s : NULL; /* NULL: so old that it was dispatched long ago */
+}
+
+static bool is_pending(const segment *s) { return s && s->graph; }
+static bool is_open(const segment *s) { return s == open_main || s == open_free || s == open_side; }
+
+static dt_graph *graph_get(void) {
+    if (n_spare) return spare_graph[--n_spare];
+    dt_graph *g = dt_malloc(sizeof *g);
+    if (g && dt_graph_init(g)) {
+        dt_free(g);
+        g = NULL;
+    }
+    return g;
+}
+
+static void graph_put(dt_graph *g) {
+    if (n_spare < (int)(sizeof spare_graph / sizeof *spare_graph)) {
+        spare_graph[n_spare++] = g;
+        return;
+    }
+    dt_graph_fini(g);
+    dt_free(g);
+}
+
+static segment *segment_new(const dt_mesh *mesh, bool side, uint32_t run) {
+    dt_graph *g = graph_get();
+    if (!g) return NULL;
+    segment *s = &ring[next_id % SEGMENTS];
+    uint32_t *dep = s->dep, cap = s->cap_dep;
+    *s = (segment){.id = next_id++, .mesh = mesh, .graph = g, .side = side, .kind = (uint64_t)(uintptr_t)mesh, .dep = dep, .cap_dep = cap};
+    s->run = run ? run : s->id;
+    if (!side) dt_the_engine.rolling = 0; /* cuts depend on the segment alone */
+    return s;
+}
+
+static bool add_dep(segment *s, uint32_t id) {
+    if (id == s->id) return true;
+    for (uint32_t i = s->n_dep; i-- > 0;)
+        if (s->dep[i] == id) return true;
+    if (s->n_dep == s->cap_dep) {
+        uint32_t cap = s->cap_dep ? s->cap_dep * 2 : 16, *d = dt_realloc(s->dep, cap * sizeof *d);
+        if (!d) return false;
+        s->dep = d;
+        s->cap_dep = cap;
+    }
+    s->dep[s->n_dep++] = id;
+    return true;
+}
+
+/* ---- costs: seconds of a device, from shapes alone ------------------------------------------------------------------------------------------------ */
+static double call_cost(dt_call *c) {
+    enum { FLOPS = 20, BYTES = 5 }; /* 1e9 a second; what matters is their ratio */
+    if (c->cost > 0) return (double)c->cost - 1;
+    double bytes = 0, flops = 0, share = 1;
+    dt_type type[c->n_out + 1];
+    for (int i = 0; i < c->n_out; i++) {
+        type[i] = dt_meta_type(c->out[i]);
+        flops += (double)c->out[i]->numel;
+        bytes += (double)c->out[i]->numel * (double)dt_dtype_size((dt_dtype)c->out[i]->dtype);
+    }
+    for (int i = 0; i < c->n_in; i++)
+        if (c->used[i] && !c->used[i]->wrapped) bytes += (double)c->used[i]->numel * (double)dt_dtype_size((dt_dtype)c->used[i]->dtype);
+    for (int d = 0; d < c->mesh->ndim; d++) {
+        bool cut = false;
+        for (int i = 0; i < c->n_in; i++) cut |= c->used[i] && !c->used[i]->wrapped && c->used[i]->mesh == c->mesh && c->used[i]->place[d].kind == DT_SHARD;
+        for (int i = 0; i < c->n_out; i++) cut |= c->out[i]->mesh == c->mesh && c->out[i]->place[d].kind == DT_SHARD;
+        if (cut) share /= (double)c->mesh->dim[d];
+    }
+    if (c->op->flops) {
+        dt_node n = {.op = c->op, .attr = (void *)c->attr, .n_in = c->n_in, .n_out = c->n_out, .in = c->in, .out = type};
+        flops = c->op->flops(&n);
+    }
+    double cost = 1e-6 + share * fmax(flops / (FLOPS * 1e9), bytes / (BYTES * 1e9));
+    if (c->op->alias || (c->op->flags & DT_F_LOWERED)) cost = 0;
+    c->cost = (float)(1 + cost);
+    return cost;
+}
+
+static double device_free(dt_device d) {
+    double *c = clocks[dt_device_kind(d)];
+    double at = c ? c[dt_device_index(d)] : 0;
+    return at > floor_time ? at : floor_time;
+}
+
+static void device_busy_until(dt_device d, double end) {
+    dt_device_type t = dt_device_kind(d);
+    if (!clocks[t]) clocks[t] = dt_calloc(DT_MAX_DEVICES, sizeof *clocks[t]);
+    if (clocks[t]) clocks[t][dt_device_index(d)] = end;
+}
+
+static double mesh_free(const dt_mesh *m) {
+    double at = floor_time;
+    for (int i = 0; i < m->n; i++) at = fmax(at, device_free(m->dev[i]));
+    return at;
+}
+
+/* ---- openers --------------------------------------------------------------------------------------------------------------------------------------- */
+static uint32_t limit_of(uint64_t kind) {
+    const kind_limit *k = &kinds[kind % KINDS];
+    return k->kind == kind ? k->limit : 0;
+}
+
+/* Meshes that the stream visited between two segments on one mesh, that one included. */
+static uint32_t meshes_between(uint32_t from, uint32_t to) {
+    const dt_mesh *seen[64];
+    uint32_t n = 0;
+    for (uint32_t id = from; id <= to; id++) {
+        const segment *s = by_id(id);
+        if (!s || s->side || s->cost <= 0) continue;
+        uint32_t k = 0;
+        while (k < n && seen[k] != s->mesh) k++;
+        if (k == n && n < 64) seen[n++] = s->mesh;
+    }
+    return n;
+}
+
+static void learn_opener(const segment *x, uint32_t limit) {
+    for (uint32_t id = x->run; id <= x->id; id++) {
+        const segment *s = by_id(id);
+        if (s && s->run == x->run && s->mesh == x->mesh && !s->side) kinds[s->kind % KINDS] = (kind_limit){s->kind, limit};
+    }
+}
+
+static bool depends_on(const segment *s, uint32_t id) {
+    for (uint32_t i = 0; i < s->n_dep; i++)
+        if (s->dep[i] == id) return true;
+    return false;
+}
+
+/* Marks x (a direct source of y on y's mesh) as an opener if y also depends on it by way of another mesh. */
+static bool comes_back(const segment *y, const segment *x) {
+    uint32_t queue[WALK_MAX], n = 0;
+    bool listed[SEGMENTS] = {false};
+    for (uint32_t i = 0; i < y->n_dep && n < WALK_MAX; i++) {
+        const segment *z = by_id(y->dep[i]);
+        if (z && !z->side && z->mesh != y->mesh && z->id > x->id) {
+            queue[n++] = z->id;
+            listed[z->id % SEGMENTS] = true;
+        }
+    }
+    for (uint32_t at = 0; at < n; at++) {
+        const segment *z = by_id(queue[at]);
+        if (z->mesh != y->mesh && depends_on(z, x->id)) return true;
+        for (uint32_t i = 0; i < z->n_dep && n < WALK_MAX; i++) {
+            const segment *q = by_id(z->dep[i]);
+            if (!q || q->side || q->id <= x->id || listed[q->id % SEGMENTS]) continue;
+            listed[q->id % SEGMENTS] = true;
+            queue[n++] = q->id;
+        }
+    }
+    return false;
+}
+
+static void find_openers(segment *y) {
+    bool away = false; /* does it read from another mesh at all */
+    for (uint32_t i = 0; i < y->n_dep; i++) {
+        const segment *z = by_id(y->dep[i]);
+        away |= z && !z->side && z->mesh != y->mesh;
+    }
+    for (uint32_t i = 0; away && i < y->n_dep; i++) {
+        const segment *x = by_id(y->dep[i]);
+        if (!x || x->side || x->mesh != y->mesh || x->run == y->run || !comes_back(y, x)) continue;
+        y->closing = true;
+        learn_opener(x, meshes_between(x->id, y->id));
+    }
+}
+
+/* Stays on the mesh that hold values for a backward to come: openers of which more than half of what they left is alive. */
+static uint32_t count_open(const dt_mesh *m) {
+    uint32_t n = 0, run = 0;
+    for (uint32_t id = next_id > SEGMENTS ? next_id - SEGMENTS + 1 : 1; id < next_id; id++) {
+        const segment *s = by_id(id);
+        if (!s || s->graph || s->side || s->mesh != m || s->run == run || !limit_of(s->kind) || 2 * s->alive <= s->alive_at_dispatch) continue;
+        run = s->run;
+        n++;
+    }
+    return n;
+}
+
+static bool over_limit(const segment *s) {
+    uint32_t limit = s->run == s->id ? limit_of(s->kind) : 0; /* what has begun goes on */
+    return limit && count_open(s->mesh) >= limit;
+}
+
+/* ---- committing ------------------------------------------------------------------------------------------------------------------------------------- */
+static bool can_run(const segment *s, double *ready) {
+    *ready = floor_time;
+    for (uint32_t i = 0; i < s->n_dep; i++) {
+        const segment *d = by_id(s->dep[i]);
+        if (is_pending(d)) return false;
+        if (d) *ready = fmax(*ready, d->end);
+    }
+    return true;
+}
+
+static void log_commit(const segment *s, double begin, bool forced) {
+    pthread_mutex_lock(&log_lock);
+    entries[n_entries++ % LOG] =
+        (dt_order_entry){s->id,   s->run, s->mesh->dev[0],      (uint32_t)s->mesh->n, begin, s->end, count_open(s->mesh), s->closing, limit_of(s->kind) != 0,
+                         s->side, forced, (uint32_t)s->graph->n};
+    pthread_mutex_unlock(&log_lock);
+}
+
+static void commit(segment *s, double ready, bool forced) {
+    double begin = s->side || s->cost <= 0 ? ready : fmax(ready, mesh_free(s->mesh));
+    s->end = begin + s->cost;
+    latest = fmax(latest, s->end);
+    if (!s->side && s->cost > 0)
+        for (int i = 0; i < s->mesh->n; i++) device_busy_until(s->mesh->dev[i], s->end);
+    if (s->graph->n) log_commit(s, begin, forced);
+    dt_graph *g = s->graph;
+    nodes_pending -= g->n;
+    s->graph = NULL;
+    dt_engine_dispatch_graph(g);
+    graph_put(g);
+    s->alive_at_dispatch = s->alive;
+    while (oldest < next_id && !is_pending(by_id(oldest))) oldest++;
+}
+
+/* Has the stream shown an opener, younger than s, that cannot fill the gap before s? */
+static bool nothing_fills_gap(const segment *s) {
+    for (uint32_t id = s->id + 1; id < next_id; id++) {
+        const segment *z = by_id(id);
+        if (is_pending(z) && !is_open(z) && !z->side && z->mesh == s->mesh && z->run == z->id && !z->closing && z->cost > 0) return true;
+    }
+    return false;
+}
+
+/* Commits the segment that begins next; false if none may be committed yet. */
+static bool commit_next(bool force) {
+    segment *best = NULL, *first = NULL;
+    double best_begin = 0, best_ready = 0, first_ready = 0;
+    for (uint32_t id = oldest; id < next_id; id++) {
+        segment *s = by_id(id);
+        double ready;
+        if (!is_pending(s) || is_open(s) || !can_run(s, &ready)) continue;
+        if (!first) first = s, first_ready = ready;
+        if (s->side || s->cost <= 0) { /* takes no time: as early as can be */
+            best = s, best_ready = ready;
+            break;
+        }
+        double at = mesh_free(s->mesh), begin = fmax(ready, at);
+        if (over_limit(s) || (best && begin >= best_begin)) continue;
+        if (!force && s->closing && begin > at && !nothing_fills_gap(s)) continue;
+        best = s, best_begin = begin, best_ready = ready;
+    }
+    if (!best && force) best = first, best_ready = first_ready;
+    if (best) commit(best, best_ready, force);
+    return best != NULL;
+}
+
+static bool full(void) { return nodes_pending > NODES_PENDING || next_id - oldest > WINDOW; }
+
+static void advance(void) {
+    while (commit_next(false)) {}
+    while (full() && commit_next(true)) {}
+}
+
+/* ---- recording -------------------------------------------------------------------------------------------------------------------------------------- */
+static void close_one(segment **s) {
+    segment *x = *s;
+    *s = NULL;
+    if (!x) return;
+    open_side = NULL; /* x may read from it: what comes may read from x, so it goes elsewhere */
+    find_openers(x);
+}
+
+static void close_segments(void) {
+    open_side = NULL;
+    close_one(&open_free);
+    close_one(&open_main);
+}
+
+static segment *maker(const dt_call *c, const uint64_t *in, int k) { /* the segment that makes input k, if it is a recent one */
+    if (!c->in[k] || c->in[k]->wrapped) return NULL;
+    const dt_gvalue *v = dt_engine_value((uint32_t)in[k]);
+    return v && v->segment ? by_id(v->segment) : NULL;
+}
+
+static bool reads(const dt_call *c, const uint64_t *in, const segment *s) {
+    for (int k = 0; s && k < c->n_in; k++)
+        if (maker(c, in, k) == s) return true;
+    return false;
+}
+
+/* Does the call depend on what came from another mesh? */
+static bool reads_away(const dt_call *c, const uint64_t *in) {
+    for (int k = 0; k < c->n_in; k++) {
+        const segment *s = maker(c, in, k);
+        if (s && !s->side && (s->mesh != c->mesh || (open_main && s->run == open_main->run))) return true;
+    }
+    return false;
+}
+
+/* Moves the nodes of the open free segment behind those of main: one of main's reads them. */
+static bool absorb(segment *main, segment *free) {
+    dt_graph *from = free->graph, *to = main->graph;
+    for (uint32_t i = 0; i < free->n_dep; i++)
+        if (!add_dep(main, free->dep[i])) return false;
+    for (int i = 0; i < from->n; i++) {
+        const dt_gnode *n = &from->node[i];
+        dt_gnode *m = dt_graph_add(to, n->call, n->site);
+        if (!m) { /* the rest stays where it is */
+            memmove(from->node, from->node + i, sizeof *n * (size_t)(from->n - i));
+            from->n -= i;
+            for (int q = 0; q < from->n; q++)
+                for (int k = 0; k < from->node[q].call->n_out; k++) from->node[q].out[k]->node = q;
+            return false;
+        }
+        memcpy(m->in, n->in, sizeof *n->in * n->call->n_in);
+        memcpy(m->number, n->number, sizeof *n->number * n->call->n_in);
+        memcpy(m->out, n->out, sizeof *n->out * n->call->n_out);
+        for (int k = 0; k < n->call->n_out; k++) {
+            m->out[k]->node = to->n - 1;
+            m->out[k]->segment = main->id;
+        }
+        main->kind = dt_hash_mix(main->kind, (uint64_t)(uintptr_t)n->call->op);
+    }
+    main->cost += free->cost;
+    main->alive += free->alive;
+    dt_graph_clear(from);
+    graph_put(from);
+    free->graph = NULL;
+    free->alive = 0;
+    return true;
+}
+
+/* The open segment of a call on a mesh. What depends on other meshes and what does not are kept apart, since the client may go from one micro-batch's last
+ * backward straight to the next one's first forward, on one mesh: the one waits for the pipeline, the other for nothing. */
+static segment *place_on_mesh(const dt_call *c, const uint64_t *in) {
+    const segment *here = open_main ? open_main : open_free;
+    if (here && here->mesh != c->mesh) {
+        close_segments();
+        advance();
+    }
+    if (!reads_away(c, in)) {
+        if (!open_free) open_free = segment_new(c->mesh, false, 0);
+        return open_free;
+    }
+    bool uses_free = reads(c, in, open_free);
+    if (!open_main) open_main = segment_new(c->mesh, false, 0);
+    if (open_main && uses_free) {
+        if (open_free->graph->n <= ABSORB_MAX && absorb(open_main, open_free))
+            open_free = NULL;
+        else
+            close_one(&open_free);
+    }
+    return open_main;
+}
+
+static segment *place_plain(const dt_call *c, const uint64_t *in) {
+    if (reads(c, in, open_main) || reads(c, in, open_free)) {
+        close_segments();
+        advance();
+    }
+    if (!open_side) open_side = segment_new(c->mesh, true, 0);
+    return open_side;
+}
+
+dt_graph *dt_order_graph(dt_call *c, const uint64_t *in, uint32_t *id) {
+    segment *s = c->mesh->ndim ? place_on_mesh(c, in) : place_plain(c, in);
+    bool ok = s != NULL;
+    for (int k = 0; ok && k < c->n_in; k++) {
+        const segment *d = maker(c, in, k);
+        if (d) ok = add_dep(s, d->id);
+    }
+    if (!ok) { /* out of host memory: everything in order, and the call fails */
+        dt_order_flush();
+        on = false;
+        return NULL;
+    }
+    s->kind = dt_hash_mix(s->kind, (uint64_t)(uintptr_t)c->op);
+    s->cost += call_cost(c);
+    s->alive += c->n_out;
+    nodes_pending++;
+    *id = s->id;
+    return s->graph;
+}
+
+void dt_order_cut(uint32_t id) {
+    if (open_side && open_side->id == id) {
+        open_side = NULL;
+        advance();
+        return;
+    }
+    segment **s = open_main && open_main->id == id ? &open_main : open_free && open_free->id == id ? &open_free : NULL;
+    if (!s) return;
+    const dt_mesh *m = (*s)->mesh;
+    uint32_t run = (*s)->run;
+    if (s == &open_main) close_one(&open_free); /* it may have been read */
+    close_one(s);
+    advance();
+    *s = segment_new(m, false, run); /* NULL: the next call tries again */
+}
+
+bool dt_order_active(const dt_mesh *m) {
+    if (!dt_options_get()->order) return false;
+    calls_since_switch++;
+    if (m->ndim && m != last_mesh) {
+        if (last_mesh) {
+            calls_since_switch = 0;
+            if (!on) dt_engine_dispatch();
+            on = true;
+        }
+        last_mesh = m;
+    }
+    return on;
+}
+
+bool dt_order_pending(void) { return oldest < next_id; }
+
+void dt_order_flush(void) {
+    close_segments();
+    while (commit_next(false) || commit_next(true)) {}
+    floor_time = latest;
+    if (calls_since_switch > QUIET_CALLS) on = false;
+}
+
+void dt_order_idle(void) {
+    close_segments();
+    advance();
+    if (!dt_devices_pending()) commit_next(true);
+}
+
+void dt_order_value_freed(const dt_gvalue *v) {
+    segment *s = by_id(v->segment);
+    if (s && s->alive) s->alive--;
+}
+
+void dt_order_free(void) {
+    for (int i = 0; i < SEGMENTS; i++) dt_free(ring[i].dep);
+    memset(ring, 0, sizeof ring);
+    while (n_spare) {
+        dt_graph_fini(spare_graph[--n_spare]);
+        dt_free(spare_graph[n_spare]);
+    }
+    for (int t = 0; t < DT_DEVICE_TYPES; t++) {
+        dt_free(clocks[t]);
+        clocks[t] = NULL;
+    }
+    on = false;
+    last_mesh = NULL;
+    oldest = next_id;
+}
+
+size_t dt_order_log(dt_order_entry *out, size_t cap) {
+    pthread_mutex_lock(&log_lock);
+    uint64_t first = n_entries > LOG ? n_entries - LOG : 0;
+    size_t n = 0;
+    for (uint64_t i = first; i < n_entries && n < cap; i++) out[n++] = entries[i % LOG];
+    pthread_mutex_unlock(&log_lock);
+    return n;
+}
+
+void dt_order_log_reset(void) {
+    pthread_mutex_lock(&log_lock);
+    n_entries = 0;
+    pthread_mutex_unlock(&log_lock);
+}
