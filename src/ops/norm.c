@@ -1,7 +1,7 @@
 /* Normalisations: layer_norm, rms_norm, batch_norm, group_norm, instance_norm.
  *
  * Layer and rms norm are primitives over the trailing dimensions: leading dimensions may be sharded, and the gradients of weight and
- * bias are then Partial sums. Batch norm is composed of means, so that statistics of a sharded batch are those of the whole. */
+ * bias are then Partial sums. Where a normalised dimension is sharded they are composed of means: numbers a row move. Batch norm is composed of means, so that statistics of a sharded batch are those of the whole. */
 #include <float.h>
 #include <math.h>
 
@@ -156,9 +156,49 @@ const dt_op dt_op_layer_norm_backward = {
     .scratch = dt_norm_scratch,
     .kernels = {{DT_CPU, DT_FLOATS, dt_cpu_layer_norm_backward, DT_K_CONTIGUOUS}},
 };
+static dt_tensor *to_work(dt_scope *s, dt_tensor *t) {
+    return t && (dt_dtype_of(t) == DT_float16 || dt_dtype_of(t) == DT_bfloat16) ? dt_to_dtype(s, t, DT_float32) : t;
+}
+/* ---- a sharded normalised dimension ---- */
+static bool same_tail(const dt_tensor *t, int n, const int64_t *shape) {
+    for (int i = 0; i < n; i++)
+        if (dt_shape(t)[dt_ndim(t) - n + i] != shape[i]) return false;
+    return true;
+}
+/* A float x of which a normalised dimension is sharded, and arguments that fit. Anything else, faults too, is the primitive's. */
+static bool norm_cut(const dt_tensor *x, dt_dims shape, const dt_tensor *w, const dt_tensor *b) {
+    const dt_tensor *both[2] = {w, b};
+    int nd = dt_ndim(x), n = shape.n;
+    if (n < 1 || n > nd || !same_tail(x, n, shape.v) || !dt_dtype_is_float((dt_dtype)dt_dtype_of(x)) || dt_numel(x) == 0) return false;
+    for (int i = 0; i < 2; i++)
+        if (both[i] && (dt_ndim(both[i]) != n || !same_tail(both[i], n, shape.v))) return false;
+    for (int d = nd - n; d < nd; d++)
+        if (dt_is_sharded(x, d)) return true;
+    return false;
+}
+/* eps NaN: the working dtype's epsilon. */
+static dt_tensor *norm_sharded(dt_scope *s, dt_tensor *x, int n, dt_tensor *w, dt_tensor *b, double eps, bool centre) {
+    int64_t v[DT_MAX_DIM];
+    int t = dt_dtype_of(x);
+    for (int i = 0; i < n; i++) v[i] = i - n;
+    dt_dims dims = {n, v};
+    if (eps != eps) eps = t == DT_float64 ? DBL_EPSILON : FLT_EPSILON;
+    x = to_work(s, x);
+    if (centre) x = dt_sub(s, x, DT_V(dt_mean(s, x, dims, true, DT_DTYPE_NONE)));
+    dt_tensor *y = dt_mul(s, x, DT_V(dt_rsqrt(s, dt_add(s, dt_mean(s, dt_mul(s, x, DT_V(x)), dims, true, DT_DTYPE_NONE), eps))));
+    if (w) y = dt_mul(s, y, DT_V(to_work(s, w)));
+    if (b) y = dt_add(s, y, DT_V(to_work(s, b)));
+    return y && dt_dtype_of(y) != t ? dt_to_dtype(s, y, t) : y;
+}
+
 static void layer_norm_compose(dt_scope *s, const dt_args *a, dt_tensor **out, int *n_out) {
-    dt_tensor *r[3];
-    dt_native_layer_norm(s, dt_arg_get_tensor(a, 0), dt_arg_get_dims(a, 1), dt_arg_get_tensor(a, 2), dt_arg_get_tensor(a, 3), dt_arg_get_float(a, 4, 1e-5), r);
+    dt_tensor *r[3], *x = dt_arg_get_tensor(a, 0), *w = dt_arg_get_tensor(a, 2), *b = dt_arg_get_tensor(a, 3);
+    dt_dims shape = dt_arg_get_dims(a, 1);
+    double eps = dt_arg_get_float(a, 4, 1e-5);
+    if (norm_cut(x, shape, w, b))
+        r[0] = norm_sharded(s, x, shape.n, w, b, eps, true);
+    else
+        dt_native_layer_norm(s, x, shape, w, b, eps, r);
     dt_compose_out(r[0], out, n_out);
 }
 const dt_op dt_op_layer_norm = {
@@ -210,8 +250,13 @@ const dt_op dt_op_rms_norm_backward = {
     .kernels = {{DT_CPU, DT_FLOATS, dt_cpu_rms_norm_backward, DT_K_CONTIGUOUS}},
 };
 static void rms_norm_compose(dt_scope *s, const dt_args *a, dt_tensor **out, int *n_out) {
-    dt_tensor *r[2];
-    dt_native_rms_norm(s, dt_arg_get_tensor(a, 0), dt_arg_get_dims(a, 1), dt_arg_get_tensor(a, 2), dt_arg_get_float(a, 3, NAN), r);
+    dt_tensor *r[2], *x = dt_arg_get_tensor(a, 0), *w = dt_arg_get_tensor(a, 2);
+    dt_dims shape = dt_arg_get_dims(a, 1);
+    double eps = dt_arg_get_float(a, 3, NAN);
+    if (norm_cut(x, shape, w, NULL))
+        r[0] = norm_sharded(s, x, shape.n, w, NULL, eps, false);
+    else
+        dt_native_rms_norm(s, x, shape, w, eps, r);
     dt_compose_out(r[0], out, n_out);
 }
 const dt_op dt_op_rms_norm = {
@@ -249,9 +294,6 @@ static dt_tensor *normalize(dt_scope *s, dt_tensor *centred, dt_tensor *var, dt_
     if (w) y = dt_mul(s, y, DT_V(channel(s, w, nd)));
     if (b) y = dt_add(s, y, DT_V(channel(s, b, nd)));
     return y;
-}
-static dt_tensor *to_work(dt_scope *s, dt_tensor *t) {
-    return t && (dt_dtype_of(t) == DT_float16 || dt_dtype_of(t) == DT_bfloat16) ? dt_to_dtype(s, t, DT_float32) : t;
 }
 static void update(dt_scope *s, dt_tensor *running, dt_tensor *value, double momentum) {
     if (!running) return;

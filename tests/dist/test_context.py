@@ -22,7 +22,7 @@ def attend(q, k, v, g, mask, **options):
     y = F.scaled_dot_product_attention(*leaves, attn_mask=mask, enable_gqa=True, **options)
     y.backward(g)
     whole = [y.detach(), *[x.grad for x in leaves]]
-    return y, leaves, [(x.full_tensor() if x.device_mesh else x).to(dt.float64).numpy() for x in whole]
+    return y, leaves, [x.full_tensor().to(dt.float64).numpy() for x in whole]
 
 
 def compare(mesh, places, shape, way, mask=None, dtype=dt.float32, tol=2e-5, **options):
@@ -242,3 +242,71 @@ def test_the_block_is_checked_restored_and_a_decorator():
             assert kinds() == {"all_gather"}
         assert kinds() == {"ring"}
     assert kinds() == {"all_to_all"}
+
+
+def test_pytorchs_name_shards_buffers_for_the_block():
+    from dtorch.distributed.tensor.experimental import context_parallel as shard
+
+    mesh = dt.init_device_mesh("cpu", (4,), mesh_dim_names=("cp",))
+    q, labels = dt.randn(1, 4, 10, 4), dt.arange(10)
+    want = F.scaled_dot_product_attention(q, q, q, is_causal=True)
+    values = q.clone()
+    with shard(mesh, buffers=[q, labels], buffer_seq_dims=[2, 0], no_restore_buffers={labels}):
+        assert q.placements == (S(2),) and labels.placements == (S(0),) and tuple(q.shape) == (1, 4, 10, 4)
+        got = F.scaled_dot_product_attention(q, q, q, is_causal=True)
+    np.testing.assert_allclose(got.full_tensor().numpy(), want.numpy(), rtol=1e-5, atol=1e-6)
+    assert not q.device_mesh.ndim and labels.placements == (S(0),)
+    np.testing.assert_array_equal(q.numpy(), values.numpy())
+    with pytest.raises(ValueError, match="2 buffers but 1"):
+        shard(mesh, buffers=[q, labels], buffer_seq_dims=[2])
+
+
+# ---- positions and labels at the edges of shards ---------------------------------------------------------------------------------------
+@pytest.mark.parametrize("n", [2, 3, 4])
+@pytest.mark.parametrize("length", [8, 13, 5])
+def test_positions_and_labels_of_a_sharded_sequence(n, length):
+    mesh = dt.init_device_mesh("cpu", (n,))
+    tokens = dt.arange(2 * (length + 1)).reshape(2, length + 1) * 3 % 17
+    cut = dt.distribute_tensor(tokens, mesh, [S(1)])
+    # labels: the next token, shifted before or after sharding
+    np.testing.assert_array_equal(cut[:, 1:].full_tensor().numpy(), tokens[:, 1:].numpy())
+    x, labels = (dt.distribute_tensor(t, mesh, [S(1)]) for t in (tokens[:, :-1], tokens[:, 1:]))
+    np.testing.assert_array_equal((labels - x).full_tensor().numpy(), (tokens[:, 1:] - tokens[:, :-1]).numpy())
+    # positions: made sharded, and rows of a table taken by them, by a slice, and added
+    positions = dt.arange(length, device_mesh=mesh, placements=[S(0)])
+    np.testing.assert_array_equal(positions.full_tensor().numpy(), np.arange(length))
+    table, words = dt.randn(length + 3, 6), dt.randn(17, 6)
+    want = (words[tokens[:, :-1]] + table[:length]).numpy()
+    held = [dt.distribute_tensor(t, mesh, [R()]) for t in (words, table)]
+    for where in (F.embedding(positions, held[1]), held[1][:length], dt.distribute_tensor(table[:length], mesh, [S(0)])):
+        np.testing.assert_array_equal((F.embedding(x, held[0]) + where).full_tensor().numpy(), want)
+    # rotary embedding (Su et al. 2021): angles from the sharded positions
+    q = dt.randn(2, 3, length, 8)
+    half = dt.arange(4, dtype=dt.float32)
+
+    def rotate(q, t):
+        angle = t.to(dt.float32).unsqueeze(-1) * (10000.0 ** (-half / 4))
+        a, b = q.chunk(2, -1)
+        return dt.cat([a * angle.cos() - b * angle.sin(), a * angle.sin() + b * angle.cos()], -1)
+
+    got = rotate(dt.distribute_tensor(q, mesh, [S(2)]), positions)
+    np.testing.assert_allclose(got.full_tensor().numpy(), rotate(q, dt.arange(length)).numpy(), rtol=1e-6, atol=1e-6)
+
+
+@pytest.mark.parametrize("n", [2, 3, 4])
+def test_grouped_heads_that_do_not_divide(n):
+    """Projections cut by columns: query heads are cut where key heads cannot be; equal to one device, with gradients."""
+    mesh, out = dt.init_device_mesh("cpu", (n,)), []
+    for cut in (False, True):
+        dt.manual_seed(4)
+        x = dt.randn(2, 7, 12)
+        w = [dt.randn(o, 12) * 0.3 for o in (6 * 4, 2 * 4, 2 * 4)]
+        if cut:
+            x, w = dt.distribute_tensor(x, mesh, [R()]), [dt.distribute_tensor(v, mesh, [S(0)]) for v in w]
+        leaves = [v.requires_grad_(True) for v in (x, *w)]
+        q, k, v = (F.linear(x, p).reshape(2, 7, -1, 4).transpose(1, 2) for p in leaves[1:])
+        y = F.scaled_dot_product_attention(q, k, v, is_causal=True, enable_gqa=True)
+        (y * y).sum().backward()
+        out.append([(t.full_tensor() if cut else t).detach().numpy() for t in (y, *(p.grad for p in leaves))])
+    for a, b in zip(*out, strict=True):
+        np.testing.assert_allclose(b, a, rtol=2e-4, atol=2e-4)

@@ -128,3 +128,150 @@ def test_adam_with_sharded_state(grad_place, amsgrad):
     for a, b in zip(plain, cut, strict=True):
         np.testing.assert_allclose(b.full_tensor().numpy(), a.numpy(), rtol=1e-6, atol=1e-7)
     assert cut[0].placements == (S(0),)
+
+
+# ---- a sharded class or feature dimension: numbers a row move, never the rows -----------------------------------------------------------
+ROWS, WIDE = 12, 203
+
+
+def only_rows(moved, devices, numbers):
+    """Nothing but sums over devices, of at most `numbers` numbers a row on each."""
+    assert set(moved) <= {"all_reduce", "reduce_scatter", "transfer"}, moved
+    assert sum(moved.values()) <= 2 * devices * ROWS * 4 * numbers, moved
+
+
+FUNCTIONS = {
+    "softmax": lambda x, w, b, t: F.softmax(x, 1),
+    "log_softmax": lambda x, w, b, t: F.log_softmax(x, -1),
+    "nll_of_log_softmax": lambda x, w, b, t: F.nll_loss(F.log_softmax(x, 1), t, reduction="none"),
+    "cross_entropy_none": lambda x, w, b, t: F.cross_entropy(x, t, reduction="none"),
+    "cross_entropy_sum": lambda x, w, b, t: F.cross_entropy(x, t, reduction="sum", ignore_index=5, label_smoothing=0.2),
+    "cross_entropy_weighted": lambda x, w, b, t: F.cross_entropy(x, t, w.detach().abs(), label_smoothing=0.1),
+    "probabilities": lambda x, w, b, t: F.cross_entropy(x, F.softmax(x.detach() * 2, 1), label_smoothing=0.1),
+    "layer_norm": lambda x, w, b, t: F.layer_norm(x, (WIDE,), w, b),
+    "rms_norm": lambda x, w, b, t: F.rms_norm(x, (WIDE,), w),
+}
+
+
+@pytest.mark.parametrize("devices", [2, 3, 4])
+@pytest.mark.parametrize("name", FUNCTIONS)
+def test_functions_of_a_cut_dimension_move_numbers_a_row(name, devices):
+    dt.manual_seed(0)
+    made = [dt.randn(ROWS, WIDE), dt.randn(WIDE), dt.randn(WIDE)]
+    t = dt.randint(0, WIDE, (ROWS,))
+    t[2] = 5
+    fn = FUNCTIONS[name]
+    plain = [v.clone().requires_grad_(True) for v in made]
+    y = fn(*plain, t)
+    g = dt.randn(y.shape)
+    (y * g).sum().backward()
+    vector = S(0) if name.endswith("norm") else R()
+    cut = [on(made[0], devices, S(1)), on(made[1], devices, vector), on(made[2], devices, vector)]
+    cut = [v.requires_grad_(True) for v in cut]
+    labels, scale = on(t, devices, R()), on(g, devices, S(1) if g.ndim == 2 else R())
+    dt.synchronize()
+    held = []
+    _, moved = collectives(lambda: (held.append(fn(*cut, labels)), dt.synchronize()))
+    only_rows(moved, devices, 6)
+
+    def backward():
+        (held[0] * scale).sum().backward()
+        dt.synchronize()
+
+    _, moved = collectives(backward)
+    only_rows(moved, devices, 6)
+    np.testing.assert_allclose(held[0].detach().full_tensor().numpy(), y.detach().numpy(), rtol=2e-5, atol=2e-6)
+    for a, b in zip(cut, plain, strict=True):
+        assert (a.grad is None) == (b.grad is None)
+        if b.grad is not None:
+            np.testing.assert_allclose(a.grad.full_tensor().numpy(), b.grad.numpy(), rtol=2e-4, atol=1e-5)
+    assert cut[0].grad.placements == (S(1),)
+
+
+def test_rows_of_minus_infinity_in_a_cut_softmax():
+    x = dt.zeros(2, 6)
+    x[0, :5] = float("-inf")
+    x[1, :] = float("-inf")
+    y = F.softmax(on(x, 3, S(1)), 1).full_tensor().numpy()
+    np.testing.assert_array_equal(y[0], [0, 0, 0, 0, 0, 1])
+    assert np.isnan(y[1]).all() and np.isnan(F.softmax(x, 1).numpy()[1]).all()
+
+
+def test_two_cut_embeddings_in_one_step():
+    """Different ids, then both backwards: masks are not mixed up."""
+    dt.manual_seed(1)
+    tables, ids = [dt.randn(11, 4) for _ in range(2)], [dt.randint(0, 11, (3, 5)) for _ in range(2)]
+    scale = [dt.randn(3, 5, 4) for _ in range(2)]
+    grads = []
+    for cut in (False, True):
+        held = [(on(w, 4, S(0)) if cut else w.clone()).requires_grad_(True) for w in tables]
+        looked = [F.embedding(on(i, 4, R()) if cut else i, w) for i, w in zip(ids, held, strict=True)]
+        for y, g in zip(looked, scale, strict=True):
+            (y * (on(g, 4, R()) if cut else g)).sum().backward()
+        grads.append([(w.grad.full_tensor() if cut else w.grad).numpy() for w in held])
+    for a, b in zip(*grads, strict=True):
+        np.testing.assert_allclose(b, a, rtol=1e-5, atol=1e-6)
+
+
+# ---- linear_cross_entropy -------------------------------------------------------------------------------------------------------------
+def linear_loss(parts, options, **rest):
+    leaves = [p.requires_grad_(True) for p in parts[:3]]
+    loss = F.linear_cross_entropy(leaves[0], leaves[1], parts[3], linear_bias=leaves[2], options=options, **rest)
+    (loss * loss).sum().backward()
+    return [t.full_tensor().detach().numpy() for t in (loss, *(p.grad for p in leaves))]
+
+
+@pytest.mark.parametrize("rest", [{}, {"reduction": "none"}, {"reduction": "sum", "label_smoothing": 0.1}, {"ignore_index": 3, "weighted": True}])
+@pytest.mark.parametrize(("rows", "vocabulary"), [(None, None), (R(), S(0)), (S(0), R()), (S(0), S(0))])
+def test_linear_cross_entropy_is_cross_entropy_of_linear(rest, rows, vocabulary):
+    dt.manual_seed(2)
+    x, w, b, t = dt.randn(12, 6), dt.randn(21, 6), dt.randn(21), dt.randint(0, 21, (12,))
+    t[4] = 3
+    rest = dict(rest)
+    weight = dt.rand(21) if rest.pop("weighted", False) else None
+    leaves = [p.clone().requires_grad_(True) for p in (x, w, b)]
+    loss = F.cross_entropy(F.linear(*leaves), t, weight=weight, **rest)
+    (loss * loss).sum().backward()
+    want = [v.detach().numpy() for v in (loss, *(p.grad for p in leaves))]
+    parts = [x.clone(), w.clone(), b.clone(), t]
+    if rows is not None:
+        grid = dt.init_device_mesh("cpu", (2, 2))
+        lay = lambda v, a, c: dt.distribute_tensor(v, grid, [a, c])  # noqa: E731
+        parts = [lay(x, rows, R()), lay(w, R(), vocabulary), lay(b, R(), vocabulary), lay(t, rows, R())]
+        weight = None if weight is None else lay(weight, R(), R())
+    for size in (None, 4, 5, 1):
+        options = None if size is None else F.LinearCrossEntropyOptions(batch_chunk_size=size)
+        got = linear_loss([p.detach() for p in parts], options, weight=weight, **rest)
+        for a, e in zip(got, want, strict=True):
+            np.testing.assert_allclose(a, e, rtol=2e-4, atol=2e-5, err_msg=f"chunks of {size}")
+
+
+def test_linear_cross_entropy_of_other_shapes():
+    dt.manual_seed(3)
+    x, w, t = dt.randn(2, 5, 6), dt.randn(9, 6), dt.randint(0, 9, (2, 5))
+    want = F.cross_entropy(F.linear(x, w).reshape(10, 9), t.reshape(10), reduction="none").reshape(2, 5)
+    got = F.linear_cross_entropy(x, w, t, reduction="none", options=F.LinearCrossEntropyOptions(batch_chunk_size=3))
+    np.testing.assert_allclose(got.numpy(), want.numpy(), rtol=1e-5)
+    one = F.linear_cross_entropy(x[0, 0], w, t[0, 0])
+    assert float(one) == pytest.approx(float(want[0, 0]), rel=1e-5)
+    p = F.softmax(dt.randn(5, 9), 1)
+    got = F.linear_cross_entropy(x[0], w, p, options=F.LinearCrossEntropyOptions(batch_chunk_size=2))
+    assert float(got) == pytest.approx(float(F.cross_entropy(F.linear(x[0], w), p)), rel=1e-5)
+    many = dt.randn(4, 3, 6)  # four classes, three places
+    got = F.linear_cross_entropy(x[0], many, dt.zeros(5, 3, dtype=dt.int64))
+    assert float(got) == pytest.approx(float(F.cross_entropy(F.linear(x[0], many.reshape(12, 6)).reshape(5, 4, 3), dt.zeros(5, 3, dtype=dt.int64))), rel=1e-5)
+    with pytest.raises(ValueError, match="same last size"):
+        F.linear_cross_entropy(x[0], dt.randn(9, 7), t[0])
+    with pytest.raises(ValueError, match="valid value for reduction"):
+        F.linear_cross_entropy(x[0], w, t[0], reduction="most")
+
+
+def test_linear_cross_entropy_holds_a_chunk_of_logits():
+    """Peak memory stays far below that of all logits."""
+    device = "cpu:60"  # of its own: its peak starts at 0
+    x, w, t = (v.to(device) for v in (dt.randn(4096, 8), dt.randn(512, 8), dt.randint(0, 512, (4096,))))
+    x.requires_grad_(True), w.requires_grad_(True)
+    dt.synchronize()
+    F.linear_cross_entropy(x, w, t, options=F.LinearCrossEntropyOptions(batch_chunk_size=256)).backward()
+    dt.synchronize()
+    assert dt.memory_stats(device)["allocated_peak"] < 4096 * 512 * 4 / 2

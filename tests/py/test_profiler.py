@@ -73,7 +73,7 @@ def test_only_scheduled_steps_are_kept(tmp_path):
             p.step()
     assert len(seen) == 2
     for table in seen:
-        assert [r.count for r in table if r.key == "softmax"] == [2]
+        assert [r.count for r in table if r.key == "_softmax"] == [2]
     handler = trace_handler(tmp_path / "t")
     with profile(on_trace_ready=handler):
         work().tolist()
