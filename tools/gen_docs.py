@@ -25,6 +25,11 @@ PAGES = [
         "Meshes, placements, parallelism",
         ["dtorch.distributed", "dtorch.distributed.tensor", "dtorch.distributed.tensor.parallel", "dtorch.distributed.fsdp"],
     ),
+    (
+        "training",
+        "Checkpoints, mixed precision, activation checkpoints",
+        ["dtorch.checkpoint", "dtorch.amp", "dtorch.utils.checkpoint", "dtorch.distributed.checkpoint"],
+    ),
     ("models", "Models", ["dtorch.models", "dtorch.models.plan", "dtorch.models.generation", "dtorch.models.gguf"]),
     ("data", "Data and files", ["dtorch.utils.data", "dtorch.io"]),
     ("autograd", "Gradients", ["dtorch.autograd"]),
