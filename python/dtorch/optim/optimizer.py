@@ -10,7 +10,7 @@ import copy
 from collections import OrderedDict, defaultdict
 
 import dtorch
-from dtorch import Tensor
+from dtorch import _C, Tensor
 from dtorch.utils.hooks import RemovableHandle
 
 __all__ = ["Optimizer", "register_optimizer_step_post_hook", "register_optimizer_step_pre_hook"]
@@ -306,22 +306,23 @@ class Optimizer:
             return dtorch.zeros(shape, dtype=param.dtype, device=param.device)
         return dtorch.zeros(shape, dtype=param.dtype, device_mesh=param.device_mesh, placements=self._placements(param, shape))
 
+    def _placed(self, param, value):
+        """A loaded tensor in the parameter's dtype and on its devices. One of another shape stays as it lies if that is on the parameter's mesh."""
+        value = value.to(param.dtype) if param.is_floating_point() else value
+        if not param.device_mesh.ndim:
+            return (value.full_tensor() if value.device_mesh.ndim else value).to(device=param.device)
+        if value.device_mesh == param.device_mesh and tuple(value.shape) != tuple(param.shape):
+            return value
+        return value.redistribute(param.device_mesh, self._placements(param, value.shape))
+
     def _taken(self, param, key, value):
         """A loaded entry of the state of `param`: numbers as numbers, tensors with the parameter's dtype, device and placement."""
         if key in self._numbers and isinstance(value, (Tensor, int, float)):
             value = float(value)
             return int(value) if key == "step" else value
         if isinstance(value, Tensor):
-            if param.is_floating_point() and tuple(value.shape) == tuple(param.shape):
-                with dtorch.no_grad():
-                    return self._zeros(param, param.shape).copy_(value)
-            value = value.to(param.dtype) if param.is_floating_point() else value
-            if param.device_mesh.ndim and value.device_mesh == param.device_mesh:
-                return value
-            if param.device_mesh.ndim and value.dim():
-                with dtorch.no_grad():
-                    return value.redistribute(param.device_mesh, self._placements(param, value.shape))
-            return value.to(device=param.device)
+            with dtorch.no_grad():
+                return _C._snapshot(self._placed(param, value.detach()))  # the value of now: steps do not write what was loaded
         if isinstance(value, dict):
             return {k: self._taken(param, k, v) for k, v in value.items()}
         if isinstance(value, (list, tuple)):
