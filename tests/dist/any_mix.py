@@ -137,7 +137,7 @@ def compare(kind, mix, zero, sizes="even", sequence_parallel=False):
     return (
         np.abs(losses - expected).max(),
         max(np.abs(weights[n] - weights2[n]).max() for n in weights),
-        max(np.abs(gradients[n] - gradients2[n]).max() / (np.abs(gradients[n]).max() + 1e-6) for n in gradients),
+        max(np.abs(gradients[n] - gradients2[n]).max() / (np.abs(gradients[n]).max() + 1e-5) for n in gradients),
     )
 
 
