@@ -55,6 +55,9 @@ def arguments():
     parser.add_argument("--compare", action="store_true", help=f"train the first {COMPARED_STEPS} steps on one device as well")
     args = parser.parse_args()
     args.micro_batches = args.micro_batches or max(1, 2 * args.pp - 2)
+    presets = MODELS[args.model][1].PRESETS
+    if args.size not in presets:
+        parser.error(f"--size {args.size}: {args.model} has {', '.join(presets)}")
     if args.resume and not args.checkpoint:
         parser.error("--resume needs --checkpoint DIR")
     if args.batch % args.micro_batches:

@@ -154,7 +154,7 @@ pi, e, inf, nan, newaxis = 3.141592653589793, 2.718281828459045, float("inf"), f
 
 _LAZY = {
     "amp": None, "autograd": None, "backends": None, "checkpoint": None, "cpu": None, "cuda": None, "distributed": None, "futures": None, "io": None,
-    "linalg": None, "nn": None, "optim": None, "profiler": None, "random": None, "return_types": None, "safetensors": None, "signal": None,
+    "linalg": None, "models": None, "nn": None, "optim": None, "profiler": None, "random": None, "return_types": None, "safetensors": None, "signal": None,
     "special": None, "utils": None, "version": None,
 }  # fmt: skip
 _FROM = {

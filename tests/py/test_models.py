@@ -248,6 +248,7 @@ def test_presets_have_the_published_sizes(kind, config, preset, millions, monkey
 
 
 def test_configurations_say_what_is_wrong():
+    assert dtorch.models is models
     with pytest.raises(ValueError, match="'tiny'"):
         models.LlamaConfig.preset("enormous")
     with pytest.raises(ValueError, match="num_key_value_heads=3 must divide num_attention_heads=8"):
