@@ -121,6 +121,27 @@ def test_dtypes_shapes_and_names():
     assert y.shape == (0, D) and m.tokens_per_expert.tolist() == [0] * 4 and not m.experts.up.grad.numpy().any()
 
 
+def test_autocast_is_for_the_experts():
+    """The router stays in float32, so tokens go where they went; rows travel in 16 bits; gradients have the parameters' dtype."""
+    m, x = mixture(4, n_shared=1), tokens(8, 3)
+    want, counts = m(x).detach().numpy(), m.tokens_per_expert.tolist()
+    mesh = mesh_of((2,), ("ep",))
+    sent = []
+    for on in (False, True):
+        many = spread(m, mesh)
+        dtorch.comm_report(reset=True)
+        with dtorch.autocast("cpu", dtype=dtorch.bfloat16, enabled=on):
+            y = many(lay(x, mesh))
+        dtorch.synchronize()
+        sent.append(sum(r["bytes"] for r in dtorch.comm_report(reset=True) if r["kind"] == "all_to_all"))
+        assert y.dtype == (dtorch.bfloat16 if on else dtorch.float32)
+        assert many.tokens_per_expert.tolist() == counts and many.aux_loss.dtype == dtorch.float32
+        close(whole(y.float()), want, rtol=5e-2, atol=2e-2)
+        y.sum().backward()
+        assert all(p.grad.dtype == p.dtype for p in many.parameters())
+    assert sent[1] * 2 == sent[0] > 0
+
+
 def test_gradients_of_gradients():
     """Against differences of the first gradient, in float64."""
     for activation in ("swiglu", "gelu"):
@@ -357,6 +378,44 @@ def test_the_client_does_not_wait():
     gate.set()
     assert waiting and took < 20
     close(whole(y), want)
+
+
+@pytest.mark.parametrize("seed", range(12))
+def test_random_mixtures_on_random_meshes(seed):
+    rng = np.random.default_rng(100 + seed)
+    pick = lambda *values: values[rng.integers(len(values))]  # noqa: E731
+    names = list(rng.permutation(["dp", "tp", "cp", "ep"])[: rng.integers(1, 4)])
+    shape = [int(pick(1, 2, 3)) for _ in names]
+    n = int(rng.integers(1, 9))
+    m = mixture(
+        n, int(rng.integers(1, n + 1)), seed=seed, n_shared=int(pick(0, 0, 1)), capacity_factor=pick(None, None, 0.6, 1.3), z_coef=0.1,
+        activation=pick("swiglu", "reglu", "gelu"), score=pick("softmax", "sigmoid"), normalize=bool(pick(0, 1)),
+    )  # fmt: skip
+    x = tokens(int(rng.integers(1, 8)), int(rng.integers(1, 7)), seed=seed, skew=float(pick(0, 0, 2)))
+    compare(
+        m,
+        mesh_of(shape, names),
+        x,
+        steps=int(pick(1, 2)),
+        sequence=[v for v in names if v == "cp"],
+        zero="dp" in names and bool(pick(0, 1)),
+    )
+
+
+def test_checkpointed_and_pipelined():
+    """Recomputed in backward; and with the mesh's stages elsewhere: the plan follows the module by name."""
+    from dtorch.utils.checkpoint import checkpoint
+
+    m, x = mixture(4), tokens(6, 3)
+    y = m(x)
+    (y.sin().sum() + m.aux_loss).backward()
+    mesh = mesh_of((2, 2), ("pp", "ep"))
+    for part in (mesh_of((2,), ("ep",)), mesh["pp"][1]):
+        many = spread(m, part)
+        z = checkpoint(many, lay(x, part), use_reentrant=False)
+        close(whole(z), y.detach().numpy())
+        z.sin().sum().backward()
+        close(whole(many.experts.down.grad), dtorch.autograd.grad(m(x).sin().sum(), m.experts.down)[0].numpy())
 
 
 def test_an_error_in_the_router_travels():

@@ -127,7 +127,8 @@ class MoE(Module):
     state_dict: ``router.weight`` (n_experts, d_model), ``experts.gate`` and ``experts.up`` (n_experts, d_model, d_hidden), ``experts.down``
     (n_experts, d_hidden, d_model), and ``shared.{gate,up,down}.weight`` of one network of n_shared * d_hidden features.
 
-    The router computes in float32 whatever the dtype of x (in float64 for float64). ValueError for sizes and names that are not legal.
+    The router computes in float32 whatever the dtype of x (in float64 for float64), under autocast too; the experts then compute in autocast's dtype.
+    ValueError for sizes and names that are not legal.
     """
 
     def __init__(
@@ -177,7 +178,15 @@ class MoE(Module):
         x = x.unsqueeze(0) if flat else x
         laid, lanes = x.placements, _Lanes(self, x)
         x = lanes.tokens(x)
-        weight, index = self._route(x)
+        kind = x.device.type
+        if dtorch.is_autocast_enabled(kind):
+            with dtorch.autocast(
+                kind, enabled=False
+            ):  # the router keeps its precision, the experts and what travels to them have the lower one
+                weight, index = self._route(x)
+            x = x if x.dtype == dtorch.float64 else x.to(dtorch.get_autocast_dtype(kind))
+        else:
+            weight, index = self._route(x)
         rows, slot, known, lane = lanes.send(x, index)
         y = lanes.receive(self.experts(rows, known, lanes.ep), slot, weight, known, lane)
         if self.shared is not None:
