@@ -378,4 +378,4 @@ def test_memory_is_an_eighth_and_a_layer():
         slack = 0.02 * whole  # sizes of the allocator, activations
         assert held <= 4 * whole / 8 + slack  # parameters, gradients, two moments
         # and layers as a whole: one is gathered while another's gradients are reduced, and a plan's inputs stay until it is done
-        assert peak <= 4 * whole / 8 + 3 * layer + slack
+        assert peak <= 4 * whole / 8 + 4 * layer + slack
