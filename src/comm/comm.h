@@ -9,6 +9,14 @@
 #include "plan/backend.h"
 #include "plan/program.h"
 
+typedef struct dt_comm_part { /* one collective of a bucket */
+    const dt_coll *coll;
+    int party;
+    dt_rendezvous *meet;
+    void *in, *out;
+    dt_error_t *error; /* its input's, borrowed; afterwards what the output inherits, a new reference */
+} dt_comm_part;
+
 typedef struct dt_transport {
     const char *name;
     /* in, out: addresses of this party's operands (NULL where it has none). error: its input's error or NULL. Returns the error that the output
@@ -17,6 +25,8 @@ typedef struct dt_transport {
     /* The same for a coll with an exchange. counts: (shards, groups, experts) int64. */
     dt_error_t *(*exchange)(const dt_coll *c, int party, dt_rendezvous *r, const dt_backend *b, dt_team *team, void *in, const int64_t *counts, void *out,
                             dt_error_t *error);
+    /* A bucket: collectives of the same parties, who meet once for all of them. Each moves what it would alone. NULL: run them one by one. */
+    void (*run_bucket)(dt_comm_part *part, int n, const dt_backend *b, dt_team *team);
 } dt_transport;
 
 extern const dt_transport dt_transport_thread;

@@ -1,6 +1,7 @@
 /* Collectives between threads of one process: meet, read the others' memory, meet again. See comm.h.
  *
- * A meeting is a counter that every party increments; the last one wakes the others, who sleep on it. Three counters, so that none is reused. */
+ * A meeting is a counter that every party increments; the last one wakes the others, who sleep on it. Three counters, so that none is reused.
+ * A bucket of collectives meets at its first one's counters. */
 #include <string.h>
 
 #include "base/ring.h"
@@ -72,23 +73,50 @@ static dt_error_t *thread_exchange(const dt_coll *c, int party, dt_rendezvous *r
     return error;
 }
 
-static dt_error_t *thread_run(const dt_coll *c, int party, dt_rendezvous *r, const dt_backend *b, dt_team *team, void *in, void *out, dt_error_t *error) {
-    const dt_party *me = &c->party[party];
-    uint32_t n = (uint32_t)c->n;
-    if (c->index >= 0) {
-        r->in[party] = in;
-        r->out[party] = out;
-        r->error[party] = error;
-        meet(&r->arrived[0], n);
-        error = NULL;
-        for (int i = 0; i < c->n && !error; i++) error = r->error[i];
-    }
-    for (int k = 0; !error && k < me->n_pulls[0]; k++) pull(&me->pull[0][k], c, r, b, team, out);
-    if (c->two_phase) meet(&r->arrived[1], n);
-    for (int k = 0; !error && k < me->n_pulls[1]; k++) pull(&me->pull[1][k], c, r, b, team, out);
-    if (error) dt_error_ref(error); /* before the last meeting: afterwards its owner may let go */
-    if (c->index >= 0) meet(&r->arrived[2], n);
-    return error;
+static void pulls(const dt_comm_part *x, int phase, const dt_backend *b, dt_team *team) {
+    const dt_party *me = &x->coll->party[x->party];
+    for (int k = 0; !x->error && k < me->n_pulls[phase]; k++) pull(&me->pull[phase][k], x->coll, x->meet, b, team, x->out);
 }
 
-const dt_transport dt_transport_thread = {"thread", thread_run, thread_exchange};
+static void announce(const dt_comm_part *x) {
+    x->meet->in[x->party] = x->in;
+    x->meet->out[x->party] = x->out;
+    x->meet->error[x->party] = x->error;
+}
+
+/* The first party's error that there is, the same on every party. */
+static dt_error_t *common_error(const dt_comm_part *x) {
+    for (int i = 0; i < x->coll->n; i++)
+        if (x->meet->error[i]) return x->meet->error[i];
+    return NULL;
+}
+
+static void thread_bucket(dt_comm_part *x, int n, const dt_backend *b, dt_team *team) {
+    dt_rendezvous *r = x[0].meet;
+    uint32_t parties = (uint32_t)x[0].coll->n;
+    bool meets = x[0].coll->index >= 0, two_phase = false;
+    for (int k = 0; k < n; k++) {
+        if (meets) announce(&x[k]);
+        two_phase |= x[k].coll->two_phase;
+    }
+    if (meets) meet(&r->arrived[0], parties);
+    for (int k = 0; k < n; k++) {
+        if (meets) x[k].error = common_error(&x[k]);
+        pulls(&x[k], 0, b, team);
+    }
+    if (two_phase) {
+        meet(&r->arrived[1], parties);
+        for (int k = 0; k < n; k++) pulls(&x[k], 1, b, team);
+    }
+    for (int k = 0; k < n; k++)
+        if (x[k].error) dt_error_ref(x[k].error); /* before the last meeting: afterwards its owner may let go */
+    if (meets) meet(&r->arrived[2], parties);
+}
+
+static dt_error_t *thread_run(const dt_coll *c, int party, dt_rendezvous *r, const dt_backend *b, dt_team *team, void *in, void *out, dt_error_t *error) {
+    dt_comm_part x = {c, party, r, in, out, error};
+    thread_bucket(&x, 1, b, team);
+    return x.error;
+}
+
+const dt_transport dt_transport_thread = {"thread", thread_run, thread_exchange, thread_bucket};

@@ -45,6 +45,7 @@ typedef struct dt_step {
     dt_instr in; /* views and operands allocated; operand.slot holds a storage number until the end */
     bool inplace_any, inplace_first, inplace_written;
     int first_consumer;
+    int bucket; /* collectives of one bucket meet together; -1: alone */
 } dt_step;
 
 typedef struct dt_prog {
@@ -126,6 +127,7 @@ dt_status dt_build_staged(dt_build *b, const dt_call *c, dt_pval *in, dt_pval **
 const dt_kernel *dt_build_kernel(const dt_op *op, dt_device_type dev, const dt_kctx *c);
 dt_status dt_build_cse(dt_build *b, int **same) DT_WUR;      /* cse.c; same[i]: the earlier node that node i equals, or i */
 dt_status dt_build_fuse(dt_build *b, bool **escapes) DT_WUR; /* fuse.c; escapes: per program, per storage */
+dt_status dt_build_bucket(dt_build *b) DT_WUR;               /* bucket.c */
 dt_status dt_build_finish(dt_build *b) DT_WUR;               /* memory.c: queues, storages, slots, programs */
 
 #endif

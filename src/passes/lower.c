@@ -43,7 +43,7 @@ dt_status dt_build_step(dt_build *b, int prog, int n_in, int n_out, dt_step **ou
     }
     dt_step *s = &p->step[p->n_step++];
     int n = n_in + n_out;
-    *s = (dt_step){.in = {.n_in = (uint16_t)n_in, .n_out = (uint16_t)n_out, .node = (uint32_t)b->node, .scratch = {-1, 0}}};
+    *s = (dt_step){.bucket = -1, .in = {.n_in = (uint16_t)n_in, .n_out = (uint16_t)n_out, .node = (uint32_t)b->node, .scratch = {-1, 0}}};
     s->in.view = DT_ARENA_ARRAY(b->arena, dt_view, n ? n : 1);
     s->in.operand = DT_ARENA_ARRAY(b->arena, dt_operand, n ? n : 1);
     if (!s->in.view || !s->in.operand) return no_memory();

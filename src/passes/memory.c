@@ -42,19 +42,32 @@ static bool overlaps(const dt_prog *p, int at) {
     return compute;
 }
 
+/* The bucket of a step, -1: none. */
+static int bucket_of(const dt_step *s) { return s->in.kind == DT_I_COLL && s->in.coll->index >= 0 ? s->bucket : -1; }
+
+/* The first and last step of the bucket that step i is in; i itself outside of buckets. */
+static void bucket_ends(const dt_prog *p, int i, int *first, int *last) {
+    int k = bucket_of(&p->step[i]);
+    *first = *last = i;
+    if (k < 0) return;
+    while (*first > 0 && bucket_of(&p->step[*first - 1]) == k) --*first;
+    while (*last + 1 < p->n_step && bucket_of(&p->step[*last + 1]) == k) ++*last;
+}
+
 static dt_status assign_queues(finish *f) {
     dt_build *b = f->b;
-    bool *comm = DT_ARENA_ARRAY(&b->tmp, bool, b->n_colls + 1);
+    bool *comm = DT_ARENA_ARRAY(&b->tmp, bool, 2 * b->n_colls + 1); /* by collective, then by bucket */
     if (!comm) return no_memory();
     for (int pass = 0; pass < 2; pass++)
         for (int q = 0; q < b->n_prog; q++)
             for (int i = 0; i < b->prog[q].n_step; i++) {
                 dt_step *s = &b->prog[q].step[i];
                 if (s->in.kind != DT_I_COLL || s->in.coll->index < 0) continue;
+                int unit = s->bucket >= 0 ? b->n_colls + s->bucket : s->in.coll->index;
                 if (pass == 0)
-                    comm[s->in.coll->index] |= overlaps(&b->prog[q], i);
+                    comm[unit] |= overlaps(&b->prog[q], i);
                 else
-                    s->in.queue = comm[s->in.coll->index];
+                    s->in.queue = comm[unit];
             }
     return DT_OK;
 }
@@ -87,9 +100,13 @@ static void lifetimes(finish *f) {
     dt_build *b = f->b;
     for (int q = 0; q < b->n_prog; q++) {
         dt_prog *p = &b->prog[q];
-        for (int i = 0; i < p->n_step; i++) {
+        for (int i = 0, first, last; i < p->n_step; i++) {
             dt_step *s = &p->step[i];
-            for (int k = 0; k < s->in.n_in + s->in.n_out; k++) use(p, s->in.operand[k].slot, i, s->in.queue);
+            bucket_ends(p, i, &first, &last); /* what a bucket touches is alive throughout */
+            for (int k = 0; k < s->in.n_in + s->in.n_out; k++) {
+                use(p, s->in.operand[k].slot, first, s->in.queue);
+                use(p, s->in.operand[k].slot, last, s->in.queue);
+            }
             use(p, s->in.scratch.slot, i, s->in.queue);
         }
     }
@@ -336,6 +353,16 @@ static void touched(dt_prog *p, int st, int queue, bool writes, seen *last, int 
     if (writes) s->written[queue] = count;
 }
 
+/* s, which begins at step `first`, waits for the other queue. */
+static void waits(dt_prog *p, dt_instr *s, int first, seen *last) {
+    for (int k = 0; k < s->n_in + s->n_out; k++) {
+        wait_for(p, s->operand[k].slot, s->queue, k >= s->n_in, last, &s->wait);
+        wait_for_tenants(p, s->operand[k].slot, first, s->queue, last, &s->wait);
+    }
+    wait_for(p, s->scratch.slot, s->queue, true, last, &s->wait);
+    wait_for_tenants(p, s->scratch.slot, first, s->queue, last, &s->wait);
+}
+
 static dt_status emit_program(finish *f, int prog, dt_program *out) {
     dt_build *b = f->b;
     dt_prog *p = &b->prog[prog];
@@ -347,20 +374,22 @@ static dt_status emit_program(finish *f, int prog, dt_program *out) {
         out->instr[q] = DT_ARENA_ARRAY(b->arena, dt_instr, total[q] + 1);
         if (!out->instr[q]) return no_memory();
     }
-    for (int i = 0; i < p->n_step; i++) {
+    for (int i = 0, head = -1; i < p->n_step; i++) {
         dt_instr *s = &p->step[i].in;
-        int q = s->queue, count = out->n_instr[q] + 1;
-        for (int k = 0; k < s->n_in + s->n_out; k++) {
-            wait_for(p, s->operand[k].slot, q, k >= s->n_in, last, &s->wait);
-            wait_for_tenants(p, s->operand[k].slot, i, q, last, &s->wait);
-        }
-        wait_for(p, s->scratch.slot, q, true, last, &s->wait);
-        wait_for_tenants(p, s->scratch.slot, i, q, last, &s->wait);
+        int q = s->queue, count = out->n_instr[q] + 1, first, end;
+        bucket_ends(p, i, &first, &end);
+        waits(p, s, first, last);
         for (int k = 0; k < s->n_in + s->n_out; k++) touched(p, s->operand[k].slot, q, k >= s->n_in, last, count);
         touched(p, s->scratch.slot, q, true, last, count);
         for (int k = 0; k < s->n_in + s->n_out; k++) s->operand[k].slot = slot_of(p, out, s->operand[k].slot);
         s->scratch.slot = slot_of(p, out, s->scratch.slot);
+        if (first == i) head = out->n_instr[q];
         out->instr[q][out->n_instr[q]++] = *s;
+        if (first != i) { /* the head runs the whole bucket, so it waits for what any of it needs */
+            dt_instr *h = &out->instr[q][head];
+            h->also++;
+            if (s->wait > h->wait) h->wait = s->wait;
+        }
     }
     return DT_OK;
 }
@@ -395,6 +424,7 @@ dt_status dt_build_finish(dt_build *b) {
     finish f = {.b = b};
     dt_plan *p = b->plan;
     DT_TRY(find_escapes(&f));
+    if (dt_options_get()->bucket) DT_TRY(dt_build_bucket(b));
     if (dt_options_get()->fuse) DT_TRY(dt_build_fuse(b, f.escapes));
     if (dt_options_get()->overlap) DT_TRY(assign_queues(&f));
     lifetimes(&f);

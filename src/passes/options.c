@@ -13,7 +13,7 @@ static const struct {
 } passes[] = {
     {"dead", offsetof(dt_options, dead)},   {"cse", offsetof(dt_options, cse)},         {"fuse", offsetof(dt_options, fuse)},
     {"reuse", offsetof(dt_options, reuse)}, {"overlap", offsetof(dt_options, overlap)}, {"cache", offsetof(dt_options, cache)},
-    {"order", offsetof(dt_options, order)},
+    {"order", offsetof(dt_options, order)}, {"bucket", offsetof(dt_options, bucket)},
 };
 
 static dt_status switch_off(const char *name, size_t n) {
@@ -22,11 +22,11 @@ static dt_status switch_off(const char *name, size_t n) {
             *(bool *)((char *)&options + passes[i].offset) = false;
             return DT_OK;
         }
-    return dt_fail(DT_E_VALUE, "DTORCH_OFF: '%.*s' is not a pass: dead, cse, fuse, reuse, overlap, cache, order are", (int)n, name);
+    return dt_fail(DT_E_VALUE, "DTORCH_OFF: '%.*s' is not a pass: dead, cse, fuse, reuse, overlap, cache, order, bucket are", (int)n, name);
 }
 
 dt_status dt_options_load(void) {
-    options = (dt_options){true, true, true, true, true, true, true, 0};
+    options = (dt_options){true, true, true, true, true, true, true, true, 0};
     const char *off = getenv("DTORCH_OFF"), *flush = getenv("DTORCH_FLUSH");
     while (off && *off) {
         size_t n = strcspn(off, ", ");

@@ -1,6 +1,6 @@
 /* Switches of the engine, read once from the environment when it starts. Every one is neutral: values are bitwise the same either way.
  *
- *   DTORCH_OFF=fuse,cse      names of passes to leave out: dead, cse, fuse, reuse, overlap, cache, order
+ *   DTORCH_OFF=fuse,cse      names of passes to leave out: dead, cse, fuse, reuse, overlap, cache, order, bucket
  *   DTORCH_FLUSH=N           cut the stream at random, after N calls on average, besides the usual places
  *
  * Threads: set before the controller's thread starts, constant afterwards. */
@@ -12,6 +12,7 @@
 typedef struct dt_options {
     bool dead;    /* leave out calls whose results nobody names */
     bool cse;     /* calls that are equal are computed once */
+    bool bucket;  /* collectives move, and small ones meet together */
     bool fuse;    /* elementwise calls work tile by tile */
     bool reuse;   /* results take over the memory of inputs that die */
     bool overlap; /* collectives run beside compute */

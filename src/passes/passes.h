@@ -6,6 +6,7 @@
  *   reshard.c  any placements on any mesh -> any other: pulls, or a local alias
  *   pull.c     transfers between meshes where only the reader acts
  *   lower.c    calls -> instructions per device: implied casts and redistributions, aliases, kernels
+ *   bucket.c  where collectives stand, and which meet together
  *   fuse.c    elementwise steps -> fused groups
  *   memory.c   storages -> slots and arena offsets, in-place reuse
  *

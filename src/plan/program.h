@@ -108,6 +108,7 @@ typedef struct dt_instr {
     uint16_t n_in, n_out;
     uint32_t node; /* which node of the subgraph: its site is a binding of the run */
     uint32_t wait; /* instructions of the other queue that must be done */
+    uint32_t also; /* a bucket of collectives: this many instructions behind this one run together with it */
     dt_kernel_fn fn;
     dt_kctx ctx;         /* views point to `view` */
     dt_view *view;       /* (n_in + n_out,) */
@@ -175,7 +176,7 @@ typedef struct dt_run_part { /* one program's bindings */
     dt_buf **buf;             /* (n_ext + n_out,) referenced */
     uint32_t *need;           /* (n_ext,) of another device: writes to wait for; written here: reads to wait for */
     dt_error_t **error;       /* (n_slots,) referenced; published to the other queue by `done` */
-    _Atomic uint32_t done[2]; /* instructions finished, per queue: futex words */
+    _Atomic uint32_t done[2]; /* per queue: twice the instructions finished, plus one while the other queue sleeps: futex words */
     _Atomic uint32_t queues;  /* queues still running */
     dt_error_t *failed;       /* nothing could be bound: no kernel runs, every result fails with this; collectives still meet */
 } dt_run_part;

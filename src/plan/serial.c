@@ -318,6 +318,7 @@ static dt_status put_instr(dt_wire *w, const dt_instr *s) {
     dt_wire_u64(w, s->n_out);
     dt_wire_u64(w, s->node);
     dt_wire_u64(w, s->wait);
+    dt_wire_u64(w, s->also);
     for (int k = 0; k < s->n_in + s->n_out; k++) {
         put_view(w, &s->view[k]);
         put_operand(w, s->operand[k]);
@@ -337,6 +338,7 @@ static dt_status get_instr(reader *r, const dt_program *prog, dt_instr *s) {
     s->n_out = (uint16_t)dt_unwire_count(u, UINT16_MAX);
     s->node = (uint32_t)dt_unwire_count(u, (size_t)r->p->n_nodes);
     s->wait = (uint32_t)dt_unwire_count(u, MAX_LIST);
+    s->also = (uint32_t)dt_unwire_count(u, MAX_LIST);
     int n = s->n_in + s->n_out;
     if (u->bad || (size_t)n > u->n) return bad("an instruction");
     s->view = NEW(r, dt_view, n);

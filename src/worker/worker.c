@@ -117,6 +117,24 @@ static void run_coll(dt_worker *w, dt_run_part *p, dt_instr *s) {
         dt_error_unref(e);
 }
 
+/* A bucket: s and the s->also instructions behind it. */
+static void run_bucket(dt_worker *w, dt_run_part *p, dt_instr *s) {
+    int n = (int)s->also + 1;
+    if (!w->transport->run_bucket) {
+        for (int k = 0; k < n; k++) run_coll(w, p, s + k);
+        return;
+    }
+    dt_comm_part x[n];
+    for (int k = 0; k < n; k++) {
+        const dt_instr *i = s + k;
+        void *in = i->n_in ? address(p, i->operand[0]) : NULL, *out = i->n_out ? address(p, i->operand[i->n_in]) : NULL;
+        x[k] = (dt_comm_part){i->coll, i->party, &p->run->meet[i->coll->index], in, out, input_error(p, i)};
+    }
+    w->transport->run_bucket(x, n, w->backend, w->team);
+    for (int k = 0; k < n; k++)
+        if (x[k].error) set_error(p, s[k].n_out ? s[k].operand[s[k].n_in].slot : -1, x[k].error);
+}
+
 static void trace(const dt_run_part *p, const dt_instr *s, uint64_t begin) {
     uint32_t site = p->run->site[s->node];
     if (s->kind == DT_I_COLL) {
@@ -130,22 +148,35 @@ static void trace(const dt_run_part *p, const dt_instr *s, uint64_t begin) {
 }
 
 /* ---- a program: two queues that wait for each other by counting ------------------------------------------------------------------------- */
+/* done[q] is twice the number of finished instructions, plus one while the other queue sleeps on it: only then a system call wakes it. */
+static void await_queue(dt_run_part *p, int q, uint32_t need) {
+    if (atomic_load_explicit(&p->done[q], memory_order_acquire) >> 1 >= need) return;
+    for (uint32_t d; (d = atomic_fetch_or(&p->done[q], 1) | 1) >> 1 < need;) dt_futex_wait(&p->done[q], d, -1);
+    atomic_fetch_and(&p->done[q], ~1u);
+}
+
+/* The last thing that queue q does with the run: the other queue may let it go at once. */
+static void count_queue(dt_run_part *p, int q, uint32_t n) {
+    if (atomic_fetch_add_explicit(&p->done[q], 2 * n, memory_order_acq_rel) & 1) dt_futex_wake(&p->done[q], 1);
+}
+
 static void run_queue(dt_worker *w, dt_run_part *p, int q) {
     const dt_program *prog = &p->run->plan->program[p->program];
     bool two = prog->n_instr[1] > 0;
-    for (int i = 0; i < prog->n_instr[q]; i++) {
+    int n = prog->n_instr[q]; /* the program may be gone after the last one */
+    for (int i = 0; i < n;) {
         dt_instr *s = &prog->instr[q][i];
-        if (s->wait)
-            for (uint32_t d; (d = atomic_load_explicit(&p->done[!q], memory_order_acquire)) < s->wait;) dt_futex_wait(&p->done[!q], d, -1);
+        i += 1 + (int)s->also;
+        if (s->wait) await_queue(p, !q, s->wait);
         uint64_t begin = dt_tracing() ? dt_trace_now() : 0;
         if (s->kind == DT_I_KERNEL)
             run_kernel(w, p, s);
+        else if (s->also)
+            run_bucket(w, p, s);
         else
             run_coll(w, p, s);
-        if (DT_UNLIKELY(begin != 0)) trace(p, s, begin);
-        if (!two) continue;
-        atomic_fetch_add_explicit(&p->done[q], 1, memory_order_release);
-        dt_futex_wake(&p->done[q], 1);
+        for (uint32_t k = 0; DT_UNLIKELY(begin != 0) && k <= s->also; k++) trace(p, s + k, begin);
+        if (two) count_queue(p, q, 1 + s->also);
     }
 }
 
@@ -234,7 +265,7 @@ static void run_program(dt_worker *w, dt_run_part *p) {
         dt_futex_wake(&w->comm_seq, 1);
     }
     run_queue(w, p, 0);
-    for (uint32_t d; (d = atomic_load_explicit(&p->done[1], memory_order_acquire)) < (uint32_t)prog->n_instr[1];) dt_futex_wait(&p->done[1], d, -1);
+    await_queue(p, 1, (uint32_t)prog->n_instr[1]);
     store_errors(p, prog);
     release_memory(w, p, prog);
     atomic_fetch_add_explicit(&w->runs, 1, memory_order_relaxed);
