@@ -1,6 +1,7 @@
 /* The last lowering pass: which queue a collective runs on, which storages share memory, where temporaries lie, what waits for what.
  *
- * - A collective goes to the communication queue if some device has a compute step between it and the first use of its result.
+ * - A collective goes to the communication queue if some device has a compute step between it and the first use of its result, and it moves
+ *   enough for what waking another thread costs.
  * - A kernel that may write in place takes over an input's storage when this is its last use and nobody outside sees it.
  * - Temporaries get offsets in one arena by first fit over their lifetimes, which are ranges of steps of both queues in program order. A storage
  *   remembers the tenants that its memory had before it.
@@ -42,6 +43,8 @@ static bool overlaps(const dt_prog *p, int at) {
     return compute;
 }
 
+enum { WORTH_A_SWITCH = 128 << 10 }; /* bytes a device; some 10 us of copying */
+
 /* The bucket of a step, -1: none. */
 static int bucket_of(const dt_step *s) { return s->in.kind == DT_I_COLL && s->in.coll->index >= 0 ? s->bucket : -1; }
 
@@ -57,17 +60,19 @@ static void bucket_ends(const dt_prog *p, int i, int *first, int *last) {
 static dt_status assign_queues(finish *f) {
     dt_build *b = f->b;
     bool *comm = DT_ARENA_ARRAY(&b->tmp, bool, 2 * b->n_colls + 1); /* by collective, then by bucket */
-    if (!comm) return no_memory();
+    int64_t *bytes = DT_ARENA_ARRAY(&b->tmp, int64_t, 2 * b->n_colls + 1);
+    if (!comm || !bytes) return no_memory();
     for (int pass = 0; pass < 2; pass++)
         for (int q = 0; q < b->n_prog; q++)
             for (int i = 0; i < b->prog[q].n_step; i++) {
                 dt_step *s = &b->prog[q].step[i];
                 if (s->in.kind != DT_I_COLL || s->in.coll->index < 0) continue;
                 int unit = s->bucket >= 0 ? b->n_colls + s->bucket : s->in.coll->index;
-                if (pass == 0)
+                if (pass == 0) {
                     comm[unit] |= overlaps(&b->prog[q], i);
-                else
-                    s->in.queue = comm[unit];
+                    bytes[unit] += s->in.coll->bytes_moved / s->in.coll->n / s->in.coll->n; /* each of n parties adds its share */
+                } else
+                    s->in.queue = comm[unit] && bytes[unit] >= WORTH_A_SWITCH;
             }
     return DT_OK;
 }

@@ -1,5 +1,6 @@
 """ZeRO: sharded parameters, gradients and optimizer states train as one device does, and cost what theory says."""
 
+import os
 import subprocess
 import sys
 from dataclasses import replace
@@ -379,3 +380,42 @@ def test_memory_is_an_eighth_and_a_layer():
         assert held <= 4 * whole / 8 + slack  # parameters, gradients, two moments
         # and layers as a whole: one is gathered while another's gradients are reduced, and a plan's inputs stay until it is done
         assert peak <= 4 * whole / 8 + 4 * layer + slack
+
+
+BITS = """
+import hashlib
+import dtorch
+from dtorch import nn
+from dtorch.distributed.fsdp import fully_shard
+from dtorch.distributed.tensor import distribute_module
+
+for mode in ("dp", "zero"):
+    for n in (2, 5):
+        dtorch.manual_seed(0)
+        model = nn.Sequential(*(nn.Sequential(nn.Linear(40, 70), nn.GELU(), nn.Linear(70, 40), nn.LayerNorm(40)) for _ in range(4)))
+        mesh = dtorch.init_device_mesh("cpu", (n,))
+        if mode == "zero":
+            for block in model:
+                fully_shard(block, mesh=mesh, reshard_after_forward=True)
+        distribute_module(model, mesh)
+        optimizer = dtorch.optim.AdamW(model.parameters(), lr=1e-2)
+        x = dtorch.distribute_tensor(dtorch.randn(17, 40), mesh, [dtorch.Shard(0)])
+        for _ in range(4):
+            optimizer.zero_grad()
+            model(x).square().mean().backward()
+            optimizer.step()
+        print(hashlib.sha256(b"".join(p.detach().full_tensor().numpy().tobytes() for p in model.parameters())).hexdigest())
+        dtorch.comm_report(reset=True)
+"""
+
+
+def test_where_collectives_stand_changes_no_bit():
+    """Alone or in buckets, ahead of their use or where they were called, beside compute or in line: the same values."""
+    outputs = set()
+    for off in ("", "bucket", "overlap", "bucket,overlap"):
+        run = subprocess.run(
+            [sys.executable, "-c", BITS], capture_output=True, text=True, timeout=120, env={**os.environ, "DTORCH_OFF": off}
+        )
+        assert run.returncode == 0, run.stderr
+        outputs.add(run.stdout)
+    assert len(outputs) == 1 and len(outputs.pop().split()) == 4
