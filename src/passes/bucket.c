@@ -2,7 +2,7 @@
  *
  * A collective may stand anywhere between the call that makes its input and the first that reads its output. It is moved AHEAD calls towards the
  * former, so that gathers are under way before they are needed; not further, since what it makes then lives longer. Collectives of the same
- * devices whose ranges have a place in common go there together, up to BUCKET bytes: many small ones then meet as one (comm.h). Each still moves
+ * devices whose ranges have a place in common go there together, up to BUCKET bytes (more would only lengthen lives): many small ones then meet as one (comm.h). Each still moves
  * exactly what it would alone, so that no bit changes.
  *
  *     before:   g1 W1 g2 W2 … s1 … s2       g: gathers, W: their users, s: sums of results
@@ -15,7 +15,7 @@
 
 #include "passes/build.h"
 
-enum { AHEAD = 12, SPAN = 64, BUCKET = 1 << 20, OPEN = 8, MOST = 256 };
+enum { AHEAD = 4, SPAN = 48, BUCKET = 1 << 18, OPEN = 8, MOST = 256 };
 
 typedef struct range {
     int64_t from, to, key; /* legal keys, the one chosen */
