@@ -529,3 +529,32 @@ def test_dropout_is_the_one_device_runs_bit_for_bit(kind):
         (a * b).sum().backward()
         for got, want in ((a, first), (b, second), (u.grad, v.grad)):
             np.testing.assert_array_equal(whole(got), whole(want), err_msg=str(layout))
+
+
+@pytest.mark.parametrize("reshard", [True, False])
+def test_checkpoints_of_fully_sharded_layers(reshard):
+    """What was gathered for the first run is let go, and gathered again for the second; gradients are slices, as without."""
+    from dtorch.distributed.fsdp import fully_shard
+
+    results = []
+    for call in (lambda m, v: m(v), checkpoint):
+        layers = nn.ModuleList(block() for _ in range(3))
+        for m in layers:
+            fully_shard(m, mesh=mesh4(), reshard_after_forward=reshard)
+        fully_shard(layers, mesh=mesh4())
+        opt = optim.AdamW(layers.parameters(), lr=0.01)
+        x = distribute_tensor(dtorch.randn(7, 6, generator=dtorch.Generator().manual_seed(1)), mesh4(), [S0])
+        dtorch.manual_seed(2)
+        for _ in range(3):
+            opt.zero_grad()
+            for _ in range(2):
+                h = x
+                for m in layers:
+                    h = call(m, h)
+                (h * h.detach().cos()).sum().backward()
+            clip_grad_norm_(layers.parameters(), 1.0)
+            opt.step()
+        assert all(p.grad.placements == p.placements for p in layers.parameters())
+        results.append([whole(p) for p in layers.parameters()])
+    for p, q in zip(*results, strict=True):
+        np.testing.assert_allclose(q, p, rtol=1e-4, atol=1e-5)

@@ -185,6 +185,30 @@ def test_casts_of_weights_are_kept():
     assert dtorch.memory_stats("cpu:0")["allocated"] - held < 512 * 512 * 4 + 100_000  # the cast is gone
 
 
+def test_backward_of_a_checkpoint_keeps_no_casts():
+    from dtorch.utils.checkpoint import checkpoint as part
+
+    m = nn.Parameter(dtorch.zeros(512, 512))
+    v = dtorch.ones(1, 512)
+
+    def step():
+        m.grad = None
+        with autocast("cpu"):
+            loss = part(lambda u: (u @ m).sum(), v)
+        loss.backward()
+        m.grad = None
+        dtorch.synchronize()
+        return dtorch.memory_stats("cpu:0")["allocated"]
+
+    first = step()
+    assert abs(step() - first) < 100_000
+    base = dtorch.memory_stats("cpu:0")["allocated"]
+    del m
+    dtorch.synchronize()
+    freed = base - dtorch.memory_stats("cpu:0")["allocated"]
+    assert 512 * 512 * 4 <= freed < 512 * 512 * 4 + 100_000, freed  # the parameter, which a kept cast would hold, and nothing else
+
+
 def test_functions_of_ones_own():
     class Mul(dtorch.autograd.Function):
         @staticmethod

@@ -53,6 +53,8 @@ def set_autocast_enabled(device_type, enabled=None):
         device_type, enabled = "cpu", device_type
     _check_type(device_type, "set_autocast_enabled()")
     _C._autocast_set(device_type, _defaults[device_type] if enabled else None)
+    if not enabled and _depth == 0:
+        _C._autocast_forget()
 
 
 def is_autocast_cache_enabled():
@@ -143,6 +145,8 @@ class restored:  # noqa: N801
 
     def __exit__(self, *exc):
         self._set(self.before)
+        if _depth == 0:
+            _C._autocast_forget()
 
     @staticmethod
     def _set(s):
