@@ -57,6 +57,14 @@ static void bucket_ends(const dt_prog *p, int i, int *first, int *last) {
     while (*last + 1 < p->n_step && bucket_of(&p->step[*last + 1]) == k) ++*last;
 }
 
+/* Bytes that all parties together are likely to move: of an exchange only the devices know, so even routing is assumed. */
+static int64_t expected_bytes(const dt_coll *c) {
+    const dt_exchange *x = c->exchange;
+    int64_t bytes = c->bytes_moved;
+    for (int i = 0; x && i < c->n; i++) bytes += x->party[i].shards * (x->rows_in < x->rows_out ? x->rows_in : x->rows_out) * x->party[i].row_bytes;
+    return x ? bytes / x->groups * (x->groups - 1) : bytes;
+}
+
 static dt_status assign_queues(finish *f) {
     dt_build *b = f->b;
     bool *comm = DT_ARENA_ARRAY(&b->tmp, bool, 2 * b->n_colls + 1); /* by collective, then by bucket */
@@ -70,7 +78,7 @@ static dt_status assign_queues(finish *f) {
                 int unit = s->bucket >= 0 ? b->n_colls + s->bucket : s->in.coll->index;
                 if (pass == 0) {
                     comm[unit] |= overlaps(&b->prog[q], i);
-                    bytes[unit] += s->in.coll->bytes_moved / s->in.coll->n / s->in.coll->n; /* each of n parties adds its share */
+                    bytes[unit] += expected_bytes(s->in.coll) / s->in.coll->n / s->in.coll->n; /* each of n parties adds its share */
                 } else
                     s->in.queue = comm[unit] && bytes[unit] >= WORTH_A_SWITCH;
             }

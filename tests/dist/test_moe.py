@@ -332,6 +332,26 @@ def test_training(shape, names, zero):
     compare(mixture(4, z_coef=0.01), mesh_of(shape, names), tokens(8, 3), steps=3, zero=zero)
 
 
+def test_large_exchanges_run_beside_products():
+    """Sizes at which exchanges have a queue of their own, in several steps: values do not change, and are the same bits every time."""
+    mesh = mesh_of((2, 2), ("dp", "ep"))
+    dtorch.manual_seed(3)
+    m = nn.MoE(64, 48, 6, 2, n_shared=1)
+    x = dtorch.randn(64, 40, 64)
+    want = m(x)
+    (want.sin().sum() + m.aux_loss).backward()
+    runs = []
+    for _ in range(3):
+        many, y = spread(m, mesh), lay(x, mesh).requires_grad_()
+        got = many(y)
+        (got.sin().sum() + many.aux_loss).backward()
+        runs.append([whole(t) for t in (got, y.grad, *(p.grad for p in many.parameters()))])
+    close(runs[0][0], want.detach().numpy())
+    for p, g in zip(m.parameters(), runs[0][2:], strict=True):
+        close(g, p.grad.numpy(), rtol=1e-3, atol=1e-3)
+    assert all(np.array_equal(a, b) for run in runs[1:] for a, b in zip(run, runs[0], strict=True))
+
+
 def test_exchange_moves_what_goes_elsewhere():
     """Exactly the rows that change devices, forward twice and backward twice; no tokens or weights are gathered."""
     mesh = mesh_of((2, 2), ("dp", "ep"))
