@@ -13,7 +13,7 @@
 #include "passes/options.h"
 #include "plan/trace.h"
 
-enum { RING_WORDS = 1 << 18, NODES_MIN = 48, NODES_MAX = 768, CUT_MASK = 31, NAP_US = 60, IDLE_NAPS = 200, ORDER_NAPS = 80 };
+enum { RING_WORDS = 1 << 18, NODES_MIN = 48, NODES_MAX = 768, CUT_MASK = 31, NAP_US = 60, IDLE_NAPS = 200, ORDER_NAPS = 330 }; /* 20 ms */
 
 dt_engine dt_the_engine;
 static pthread_t thread;

@@ -227,7 +227,7 @@ static dt_status run_graph(dt_engine *e, dt_graph *g) {
     uint64_t begin = dt_tracing() ? dt_trace_now() : 0, hits = e->stats.plan_hits;
     mark_named(g);
     DT_TRY(plan_of(e, g, &p));
-    if (dt_the_devices.n_held) dt_bufs_sweep();
+    if (dt_the_devices.n_held) dt_bufs_throttle();
     dt_status s = bind_run(g, p, &b);
     if (s == DT_E_NOMEM && dt_the_devices.n_held) { /* memory that was only waiting for its readers */
         dt_devices_quiesce();

@@ -37,6 +37,7 @@ typedef struct segment {
     const dt_mesh *mesh;
     dt_graph *graph; /* NULL once dispatched */
     bool side, closing;
+    bool after;    /* side: reads what meshes compute */
     uint64_t kind; /* hash of the operators and the mesh */
     uint32_t run;  /* id of the first segment of this stay on the mesh: long ones are cut */
     uint32_t n_dep, cap_dep;
@@ -50,8 +51,10 @@ typedef struct kind_limit {
 } kind_limit;
 
 static segment ring[SEGMENTS];
-static uint32_t next_id = 1, oldest = 1;           /* pending ones have ids in [oldest, next_id) */
-static segment *open_main, *open_free, *open_side; /* being recorded */
+static uint32_t next_id = 1, oldest = 1;                        /* pending ones have ids in [oldest, next_id) */
+static segment *open_main, *open_free, *open_side, *open_after; /* being recorded */
+static const dt_mesh *stay_mesh;                                /* where the last call on a mesh was */
+static uint32_t stay_run;                                       /* run of this stay's calls that depend on other meshes; 0 none yet */
 static int nodes_pending;
 static kind_limit kinds[KINDS];
 static dt_graph *spare_graph[16];
@@ -72,7 +75,7 @@ static segment *by_id(uint32_t id) {
 }
 
 static bool is_pending(const segment *s) { return s && s->graph; }
-static bool is_open(const segment *s) { return s == open_main || s == open_free || s == open_side; }
+static bool is_open(const segment *s) { return s == open_main || s == open_free || s == open_side || s == open_after; }
 
 static dt_graph *graph_get(void) {
     if (n_spare) return spare_graph[--n_spare];
@@ -332,12 +335,12 @@ static void close_one(segment **s) {
     segment *x = *s;
     *s = NULL;
     if (!x) return;
-    open_side = NULL; /* x may read from it: what comes may read from x, so it goes elsewhere */
+    open_side = open_after = NULL; /* x may read from them: what comes may read from x, so it goes elsewhere */
     find_openers(x);
 }
 
 static void close_segments(void) {
-    open_side = NULL;
+    open_side = open_after = NULL;
     close_one(&open_free);
     close_one(&open_main);
 }
@@ -358,7 +361,7 @@ static bool reads(const dt_call *c, const uint64_t *in, const segment *s) {
 static bool reads_away(const dt_call *c, const uint64_t *in) {
     for (int k = 0; k < c->n_in; k++) {
         const segment *s = maker(c, in, k);
-        if (s && !s->side && (s->mesh != c->mesh || (open_main && s->run == open_main->run))) return true;
+        if (s && (s->side ? s->after : s->mesh != c->mesh || s->run == stay_run)) return true;
     }
     return false;
 }
@@ -399,17 +402,18 @@ static bool absorb(segment *main, segment *free) {
 /* The open segment of a call on a mesh. What depends on other meshes and what does not are kept apart, since the client may go from one micro-batch's last
  * backward straight to the next one's first forward, on one mesh: the one waits for the pipeline, the other for nothing. */
 static segment *place_on_mesh(const dt_call *c, const uint64_t *in) {
-    const segment *here = open_main ? open_main : open_free;
-    if (here && here->mesh != c->mesh) {
+    if (stay_mesh != c->mesh) {
         close_segments();
         advance();
+        stay_mesh = c->mesh;
+        stay_run = 0;
     }
     if (!reads_away(c, in)) {
         if (!open_free) open_free = segment_new(c->mesh, false, 0);
         return open_free;
     }
     bool uses_free = reads(c, in, open_free);
-    if (!open_main) open_main = segment_new(c->mesh, false, 0);
+    if (!open_main && (open_main = segment_new(c->mesh, false, stay_run))) stay_run = open_main->run;
     if (open_main && uses_free) {
         if (open_free->graph->n <= ABSORB_MAX && absorb(open_main, open_free))
             open_free = NULL;
@@ -424,8 +428,14 @@ static segment *place_plain(const dt_call *c, const uint64_t *in) {
         close_segments();
         advance();
     }
-    if (!open_side) open_side = segment_new(c->mesh, true, 0);
-    return open_side;
+    bool after = false; /* a loss that is brought to the host must not hold up the next micro-batch's slice of the data */
+    for (int k = 0; k < c->n_in && !after; k++) {
+        const segment *s = maker(c, in, k);
+        after = s && (!s->side || s->after);
+    }
+    segment **s = after ? &open_after : &open_side;
+    if (!*s && (*s = segment_new(c->mesh, true, 0))) (*s)->after = after;
+    return *s;
 }
 
 dt_graph *dt_order_graph(dt_call *c, const uint64_t *in, uint32_t *id) {
@@ -449,8 +459,8 @@ dt_graph *dt_order_graph(dt_call *c, const uint64_t *in, uint32_t *id) {
 }
 
 void dt_order_cut(uint32_t id) {
-    if (open_side && open_side->id == id) {
-        open_side = NULL;
+    if ((open_side && open_side->id == id) || (open_after && open_after->id == id)) {
+        open_side = open_after = NULL;
         advance();
         return;
     }
@@ -510,7 +520,7 @@ void dt_order_free(void) {
         clocks[t] = NULL;
     }
     on = false;
-    last_mesh = NULL;
+    last_mesh = stay_mesh = NULL;
     oldest = next_id;
 }
 

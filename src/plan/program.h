@@ -34,6 +34,7 @@ typedef struct dt_buf {
      * all reads before it. Both are for runs pushed earlier, so nobody waits in a circle. Futex words. */
     uint32_t n_written, n_read;
     _Atomic uint32_t written, read, waiting;
+    bool held; /* no value lies in it, but it is still read elsewhere */
 } dt_buf;
 
 typedef struct dt_operand {

@@ -128,6 +128,7 @@ static bool being_read(const dt_buf *b) { return atomic_load_explicit(&b->read, 
 
 static void give_back(dt_buf *b) {
     dt_device_state *s;
+    if (b->held && dt_device_get(b->device, &s) == DT_OK) s->held -= (int64_t)b->bytes;
     if (b->bytes && dt_device_get(b->device, &s) == DT_OK) dt_alloc_put(&s->alloc, b->data, b->bytes);
     dt_buf_unref(b);
 }
@@ -156,6 +157,9 @@ void dt_buf_drop(dt_buf *b) {
         e->held = h;
         e->cap_held = cap;
     }
+    dt_device_state *s;
+    if (dt_device_get(b->device, &s) == DT_OK) s->held += (int64_t)b->bytes;
+    b->held = true;
     e->held[e->n_held++] = b;
 }
 
@@ -169,4 +173,26 @@ void dt_bufs_sweep(void) {
             give_back(e->held[i]);
     }
     e->n_held = kept;
+}
+
+static dt_buf *held_too_long(void) {
+    enum { ALWAYS = 256 << 10 };
+    dt_devices *e = &dt_the_devices;
+    for (int i = 0; i < e->n_held; i++) {
+        dt_device_state *s;
+        if (dt_device_get(e->held[i]->device, &s) == DT_OK && s->held > ALWAYS && s->held > s->alloc.stats.allocated / 4) return e->held[i];
+    }
+    return NULL;
+}
+
+/* Who pushes runs ahead of time gives memory to all of them, and what one device sends is free only when the other has come to read it. So it waits
+ * when that is a good part of a device's memory. The reader was pushed before: it will come. */
+void dt_bufs_throttle(void) {
+    dt_bufs_sweep();
+    for (dt_buf *b; (b = held_too_long()); dt_bufs_sweep()) {
+        uint32_t done = atomic_load(&b->read);
+        atomic_fetch_add(&b->waiting, 1);
+        while ((done = atomic_load(&b->read)) != b->n_read) dt_futex_wait(&b->read, done, 10000);
+        atomic_fetch_sub(&b->waiting, 1);
+    }
 }

@@ -20,7 +20,7 @@ import dtorch
 from dtorch import _C
 from dtorch._C import DeviceMesh, Tensor
 
-__all__ = ["assign_layers_to_stages", "pipeline", "stages"]
+__all__ = ["assign_layers_to_stages", "pipeline", "schedule", "stages"]
 
 
 # ---- dividing layers ------------------------------------------------------------------------------------------------------------------------------
@@ -337,3 +337,63 @@ def stages(module):
     if found is None:
         raise ValueError("stages(): the module was not divided by pipeline()")
     return [list(names) for names in found]
+
+
+class Schedule(list):
+    """What the engine dispatched of a stream over several meshes, in order: dicts of
+
+    device (the first of the mesh), devices (how many), begin and end (seconds of the virtual clock), calls, opener (a forward whose saved values a backward will
+    read), closing (that backward's first piece), open (openers of the mesh whose values were alive when it began), run (equal for the pieces of one
+    stay on a mesh), plain (calls beside the stages), forced (dispatched because of a read, a full window or a pause).
+
+    Printed as a chart, a row a mesh: F forwards, b backwards, - other work, the share of time that it works, and the most openers at once.
+    """
+
+    def rows(self):
+        """The segments that take time, by device: a dict from the device's number to a list."""
+        out = {}
+        for r in self:
+            if not r["plain"] and r["end"] > r["begin"]:
+                out.setdefault(r["device"], []).append(r)
+        return dict(sorted(out.items()))
+
+    def bubble(self):
+        """The share of the virtual time in which a mesh does nothing, by device."""
+        rows = self.rows()
+        if not rows:
+            return {}
+        begin = min(r["begin"] for rs in rows.values() for r in rs)
+        end = max(r["end"] for rs in rows.values() for r in rs)
+        return {d: 1 - sum(r["end"] - r["begin"] for r in rs) / (end - begin) for d, rs in rows.items()}
+
+    def in_flight(self):
+        """The most openers that were open at once, by device: micro-batches whose activations a stage holds."""
+        return {d: max(r["open"] + (r["opener"] and r["run"] == r["id"]) for r in rs) for d, rs in self.rows().items()}
+
+    def __repr__(self, width=100):
+        rows = self.rows()
+        if not rows:
+            return "nothing was dispatched on several meshes"
+        begin = min(r["begin"] for rs in rows.values() for r in rs)
+        scale = width / (max(r["end"] for rs in rows.values() for r in rs) - begin)
+        bubble, held, lines = self.bubble(), self.in_flight(), []
+        for d, rs in rows.items():
+            line, stay = ["."] * width, {}
+            for r in rs:
+                stay[r["run"]] = stay.get(r["run"]) or ("F" if r["opener"] else "b" if r["closing"] else None)
+                a = int((r["begin"] - begin) * scale)
+                line[a : max(a + 1, int((r["end"] - begin) * scale))] = (stay[r["run"]] or "-") * max(1, int((r["end"] - begin) * scale) - a)
+            lines.append(f"{d:4} {''.join(line)[:width]} {1 - bubble[d]:4.0%} {held[d]}")
+        return "\n".join(lines)
+
+
+def schedule():
+    """What was dispatched since the last call of this function, at most the last 4096 segments. Waits for all work. Meaningful for programs on several meshes.
+
+    Example:
+        >>> schedule()  # forget what was before
+        >>> train_step()
+        >>> print(schedule())
+    """
+    dtorch.synchronize()
+    return Schedule(_C._order_log())
