@@ -1,5 +1,7 @@
 """Attention over a sharded sequence: ring, Ulysses, gather; equal to one device, and no more communication than the papers say."""
 
+import random
+
 import dtorch as dt
 import dtorch.nn.functional as F
 import numpy as np
@@ -112,6 +114,63 @@ def test_gradients_of_gradients():
             out.append([(x.full_tensor() if mesh else x).numpy() for x in h])
         for a, b in zip(*out, strict=True):
             np.testing.assert_allclose(b, a, rtol=1e-10, atol=1e-12)
+
+
+def any_call(choose):
+    """Shapes, mesh, placements, options of a call, at random."""
+    dims = choose.choice([(2,), (3,), (4,), (2, 2), (2, 3), (3, 2), (2, 2, 2)])
+    kv_heads, group = choose.choice([1, 2, 3, 4]), choose.choice([1, 1, 2, 3])
+    B, L, D = choose.choice([1, 2, 3]), choose.randint(1, 40), choose.choice([1, 3, 8, 16])
+    Sk, E = choose.choice([L, L, choose.randint(1, 40)]), choose.choice([D, 5])
+    causal = choose.random() < 0.5
+    mask = None if causal else choose.choice([None, (L, Sk), (B, 1, L, Sk), (1, kv_heads * group, L, Sk), (B, 1, 1, Sk)])
+    places = lambda nd, often=(): [choose.choice([R(), *map(S, range(nd)), *often]) for _ in dims]  # noqa: E731
+    q = places(3, [S(2)] * 3)
+    k = q if choose.random() < 0.6 else places(3, [S(2)])
+    v = k if choose.random() < 0.8 else places(3, [S(2)])
+    return {
+        "dims": dims, "shape": (B, kv_heads * group, kv_heads, L, Sk, D, E), "places": [q, k, v], "causal": causal, "mask": mask,
+        "mask_kind": choose.choice(["bool", "float", "grad"]), "mask_places": places(len(mask)) if mask else None,
+        "dropout": choose.choice([0.0, 0.0, 0.3]), "way": choose.choice([*WAYS, WAYS[2]]),
+    }  # fmt: skip
+
+
+def check_call(c, seed):
+    mesh, (B, H, Hk, L, Sk, D, E), results = dt.init_device_mesh("cpu", c["dims"]), c["shape"], []
+    for cut in (False, True):
+        dt.manual_seed(seed)
+        xs = [dt.randn(s, dtype=dt.float64) for s in ((B, H, L, D), (B, Hk, Sk, D), (B, Hk, Sk, E))]
+        g = dt.randn(B, H, L, E, dtype=dt.float64)
+        mask = dt.randn(c["mask"], dtype=dt.float64) if c["mask"] else None
+        if mask is not None and c["mask_kind"] == "bool":
+            mask = mask > -0.5
+        if cut:
+            xs = [dt.distribute_tensor(x, mesh, p) for x, p in zip(xs, c["places"], strict=True)]
+            g = dt.distribute_tensor(g, mesh, [R()] * mesh.ndim)
+            mask = mask if mask is None else dt.distribute_tensor(mask, mesh, c["mask_places"])
+        if mask is not None and c["mask_kind"] == "grad":
+            xs.append(mask)
+        xs = [x.requires_grad_(True) for x in xs]
+        with context_parallel(c["way"][0], load_balance=c["way"][1]):
+            y = F.scaled_dot_product_attention(*xs[:3], attn_mask=mask, is_causal=c["causal"], dropout_p=c["dropout"], enable_gqa=True)
+        y.backward(g)
+        results.append([t.detach().full_tensor().numpy() for t in (y, *(x.grad for x in xs))])
+    for a, b in zip(*results, strict=True):
+        np.testing.assert_allclose(b, a, rtol=1e-9, atol=1e-10, err_msg=str(c))
+
+
+@pytest.mark.parametrize("seed", range(8))
+def test_any_layout(seed):
+    choose = random.Random(seed)
+    for i in range(25):
+        check_call(any_call(choose), i)
+
+
+@pytest.mark.slow
+def test_many_layouts():
+    choose = random.Random(100)
+    for i in range(1500):
+        check_call(any_call(choose), i)
 
 
 # ---- communication ---------------------------------------------------------------------------------------------------------------

@@ -275,3 +275,15 @@ def test_linear_cross_entropy_holds_a_chunk_of_logits():
     F.linear_cross_entropy(x, w, t, options=F.LinearCrossEntropyOptions(batch_chunk_size=256)).backward()
     dt.synchronize()
     assert dt.memory_stats(device)["allocated_peak"] < 4096 * 512 * 4 / 2
+
+
+def test_linear_cross_entropy_as_a_module():
+    dt.manual_seed(4)
+    m = dt.nn.LinearCrossEntropyLoss(6, 9, bias=True, ignore_index=2, options=dt.nn.LinearCrossEntropyOptions(batch_chunk_size=2))
+    x, t = dt.randn(5, 6), dt.tensor([0, 2, 8, 3, 1])
+    want = F.cross_entropy(F.linear(x, m.linear.weight, m.linear.bias), t, ignore_index=2)
+    assert float(m(x, t)) == pytest.approx(float(want), rel=1e-5)
+    wide = dt.nn.LinearCrossEntropyLoss(6, 4, out_features=(3,))
+    t = dt.randint(0, 4, (5, 3))
+    want = F.cross_entropy(F.linear(x, wide.linear.weight).reshape(5, 4, 3), t)
+    assert float(wide(x, t)) == pytest.approx(float(want), rel=1e-5)

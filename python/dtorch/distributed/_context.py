@@ -16,7 +16,7 @@ class context_parallel(_Context):
             ``"ring"``: queries stay, blocks of keys and values pass from device to device; ``"gather"``: every device gets all keys and values;
             ``"auto"`` (as without this block): Ulysses where the heads divide evenly and fewer bytes move, else the ring.
         load_balance: the ring under ``is_causal=True`` only: devices exchange half of their queries, so that all work alike.
-            Without it, the last device has nearly twice the mean work, and a third to a half fewer bytes move.
+            Without it, the last device has nearly twice the mean work, and half as many bytes move.
 
     Forward decides for the backward pass too. Values are those of one device, to rounding; dropped weights are the same. Raises ValueError for
     another mode.

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import math
 import warnings
 
 from dtorch.nn import functional as F
+from dtorch.nn.functional._linear_loss import LinearCrossEntropyOptions
 from dtorch.nn.functional._loss import legacy_reduction
 from dtorch.nn.modules.distance import PairwiseDistance
+from dtorch.nn.modules.linear import Linear
 from dtorch.nn.modules.module import Module
 
 __all__ = [
@@ -19,6 +22,8 @@ __all__ = [
     "HuberLoss",
     "KLDivLoss",
     "L1Loss",
+    "LinearCrossEntropyLoss",
+    "LinearCrossEntropyOptions",
     "MSELoss",
     "MarginRankingLoss",
     "MultiLabelMarginLoss",
@@ -116,6 +121,43 @@ class CrossEntropyLoss(_WeightedLoss):
             ignore_index=self.ignore_index,
             reduction=self.reduction,
             label_smoothing=self.label_smoothing,
+        )
+
+
+class LinearCrossEntropyLoss(Module):
+    """A linear layer and the cross-entropy of its outputs, which never exist all at once: (N, in_features), class numbers (N,).
+
+    Args:
+        in_features: size of an input row.
+        num_classes: how many classes.
+        out_features: further dimensions of a loss of several dimensions; target is then (N, *out_features).
+        bias, device, dtype: of the linear layer, ``self.linear``.
+        reduction, weight, ignore_index, label_smoothing, options: as in :func:`dtorch.nn.functional.linear_cross_entropy`.
+    """
+
+    def __init__(
+        self, in_features, num_classes, *, out_features=(), bias=False, device=None, dtype=None, reduction="mean", weight=None,
+        ignore_index=None, label_smoothing=0.0, options=None,
+    ):  # fmt: skip
+        super().__init__()
+        self.num_classes, self.out_features = num_classes, tuple(out_features)
+        self.linear = Linear(in_features, math.prod(self.out_features, start=num_classes), bias=bias, device=device, dtype=dtype)
+        self.register_buffer("weight", weight)
+        self.reduction, self.ignore_index, self.label_smoothing, self.options = reduction, ignore_index, label_smoothing, options
+
+    def forward(self, input, target):
+        w, b, shape = self.linear.weight, self.linear.bias, (self.num_classes, *self.out_features)
+        if self.out_features:
+            w, b = w.reshape(*shape, -1), None if b is None else b.reshape(shape)
+        return F.linear_cross_entropy(
+            input, w, target, linear_bias=b, weight=self.weight, reduction=self.reduction, ignore_index=self.ignore_index,
+            label_smoothing=self.label_smoothing, options=self.options,
+        )  # fmt: skip
+
+    def extra_repr(self):
+        return (
+            f"in_features={self.linear.in_features}, num_classes={self.num_classes}, out_features={self.out_features}, "
+            f"bias={self.linear.bias is not None}, reduction={self.reduction}"
         )
 
 
