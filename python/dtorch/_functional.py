@@ -8,8 +8,9 @@ from dtorch._C import Tensor
 _F = _C._functions
 
 __all__ = [
-    "allclose", "as_tensor", "asarray", "broadcast_shapes", "compile", "equal", "is_complex", "is_floating_point", "is_inference",
-    "is_nonzero", "is_same_size", "is_signed", "is_storage", "is_tensor", "numel", "scalar_tensor", "sym_int", "tensordot", "typename",
+    "allclose", "as_tensor", "asarray", "broadcast_shapes", "compile", "equal", "gradient", "is_complex", "is_floating_point", "is_inference",
+    "is_nonzero", "is_same_size", "is_signed", "is_storage", "is_tensor", "native_group_norm", "numel", "scalar_tensor", "sym_int",
+    "tensordot", "typename",
 ]  # fmt: skip
 
 
@@ -180,6 +181,93 @@ def _sublists(items):
     left = ",".join(letters(items[2 * i + 1]) for i in range(n))
     out = "->" + letters(items[-1]) if len(items) % 2 else ""
     return left + out, [items[2 * i] for i in range(n)]
+
+
+# ---- norms ----------------------------------------------------------------------------------------------------------------------------------
+
+
+def native_group_norm(input, weight, bias, N, C, HxW, group, eps):
+    """group_norm of input (N, C, …), and, without gradient, the mean and reciprocal standard deviation (N, group) that it used.
+
+    HxW is the number of elements of a channel. RuntimeError if the sizes do not fit input.
+    """
+    if input.numel() != N * C * HxW or group < 1 or C % group:
+        raise RuntimeError(
+            f"native_group_norm: input {tuple(input.shape)} does not have N={N} times C={C} times HxW={HxW} elements in {group} groups of channels"
+        )
+    x = input.reshape(N, group, C // group * HxW)
+    y, mean, rstd = _F["native_layer_norm"](x, x.shape[2:], None, None, eps)
+    y, channels = y.reshape(input.shape), [1, C] + [1] * (input.dim() - 2)
+    y = y if weight is None else y * weight.reshape(channels)
+    y = y if bias is None else y + bias.reshape(channels)
+    return y, mean.detach().reshape(N, group), rstd.detach().reshape(N, group)
+
+
+# ---- differences ---------------------------------------------------------------------------------------------------------------------------
+
+
+def gradient(input, *, spacing=1, dim=None, edge_order=1):
+    """Estimates of the derivatives of a function from its samples: central differences of second order inside, one-sided ones at the edges.
+
+    Args:
+        input: the samples; along `dim` at least edge_order + 1 of them.
+        spacing: the distance between samples, for all dimensions; or a sequence with one distance, or one 1-D tensor of coordinates, a dimension.
+        dim: an int or a sequence of them; all dimensions if left out.
+        edge_order: 1 or 2: the order of the differences at the edges.
+
+    Returns a tuple of tensors like input, one for each dimension of `dim`. RuntimeError for sizes and arguments that do not fit.
+    """
+    if edge_order not in (1, 2):
+        raise RuntimeError("torch.gradient only supports edge_order=1 and edge_order=2.")
+    if dim is None:
+        dims = list(range(input.dim()))
+    else:
+        for d in [dim] if isinstance(dim, int) else dim:
+            if not -input.dim() <= d < input.dim():
+                raise IndexError(f"Dimension out of range (expected to be in range of [-{input.dim()}, {input.dim() - 1}], but got {d})")
+        dims = [d % input.dim() for d in ([dim] if isinstance(dim, int) else dim)]
+    for i, d in enumerate(dims):
+        if d in dims[:i]:
+            raise RuntimeError(f"dim {d} appears multiple times in the list of dims")
+    spacing = list(spacing) if isinstance(spacing, (tuple, list)) else [spacing] * len(dims)
+    if len(spacing) != len(dims):
+        raise RuntimeError(
+            "torch.gradient expected spacing to be unspecified, a scalar or it's spacing and dim arguments to have the same length, but got a spacing "
+            f"argument of length {len(spacing)} and a dim argument of length {len(dims)}."
+        )
+    if any(input.shape[d] < edge_order + 1 for d in dims):
+        raise RuntimeError("torch.gradient expected each dimension size to be at least edge_order+1")
+    x = input if input.is_floating_point() else input.to(_C.get_default_dtype())
+    return tuple(_differences(x, d, h, edge_order) for d, h in zip(dims, spacing, strict=True))
+
+
+def _differences(x, d, spacing, edge_order):
+    """The derivative along one dimension."""
+    n = x.shape[d]
+    if isinstance(spacing, Tensor) and spacing.dim() == 1:
+        if spacing.shape[0] != n:
+            raise RuntimeError(
+                f"torch.gradient expected each spacing tensor to have as many coordinates as input has samples: {spacing.shape[0]} for {n} along "
+                f"dimension {d}"
+            )
+        steps = (spacing[1:] - spacing[:-1]).to(x.dtype).reshape([-1] + [1] * (x.dim() - 1 - d))
+        step = lambda lo, hi: steps[lo:hi]  # noqa: E731
+    else:
+        step = lambda lo, hi: spacing  # noqa: E731
+    at = lambda lo, length: x.narrow(d, lo, length)  # noqa: E731
+    slope = (at(1, n - 1) - at(0, n - 1)) / step(0, n - 1)  # between neighbours
+    part = lambda lo, length: slope.narrow(d, lo, length)  # noqa: E731
+    first, last = part(0, 1), part(n - 2, 1)
+    if edge_order == 2:  # the parabola through the three outermost samples
+        a, b = step(0, 1), step(1, 2)
+        y, z = step(n - 3, n - 2), step(n - 2, n - 1)
+        first = first + (first - part(1, 1)) * (a / (a + b))
+        last = last + (last - part(n - 3, 1)) * (z / (y + z))
+    if n == 2:
+        return _F["cat"]([first, last], d)
+    a, b = step(0, n - 2), step(1, n - 1)
+    inner = (part(0, n - 2) * b + part(1, n - 2) * a) / (a + b)
+    return _F["cat"]([first, inner, last], d)
 
 
 def install(target):
