@@ -106,8 +106,7 @@ static bool any_partition(const dt_call *c, const dt_node *n, const dt_placement
     if (!c->op->pointwise && !(c->op->flags & DT_F_STRIDED)) return false;
     int64_t size = -1;
     for (int i = 0; i < n->n_in + n->n_out; i++)
-        if (row[i].window) return false;
-    if (c->op->staged && row[0].kind == DT_SHARD && c->op->staged->dims(c->attr, c->in[0]->ndim) >> row[0].dim & 1) return false;
+        if (row[i].window || (row[i].kind == DT_SHARD && row[i].split)) return false; /* it says itself how shards are cut */
     for (int i = 0; i < n->n_in + n->n_out; i++) {
         if (row[i].kind != DT_SHARD || row[i].split) continue;
         if (i < n->n_in && (!c->in[i] || c->in[i]->wrapped)) continue;
@@ -127,7 +126,7 @@ static dt_status add_strided(const dt_call *c, const dt_node *n, dt_rules *r) {
         bool known = split == 0;
         for (int q = 0; q < i && !known; q++) known = c->in[q] && !c->in[q]->wrapped && dt_place_like(c->in[q], r->mesh, r->mesh_dim).split == split;
         for (int k = 0; k < stated && !known; k++) {
-            if (!rule_ok(c, n, r->rows + k * width) || !any_partition(c, n, r->rows + k * width, split)) continue;
+            if (r->plain >> (k < 63 ? k : 63) & 1 || !rule_ok(c, n, r->rows + k * width) || !any_partition(c, n, r->rows + k * width, split)) continue;
             dt_placement *in, *out;
             DT_TRY(dt_rule_add(r, &in, &out));
             memcpy(in, r->rows + k * width, sizeof *in * (size_t)width);

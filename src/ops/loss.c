@@ -149,6 +149,7 @@ static dt_status nll_place(const dt_node *n, dt_rules *r) {
     DT_TRY(rows_place(n, r));
     dt_placement *in, *out;
     DT_TRY(dt_rule_add(r, &in, &out));
+    dt_rule_plain(r);
     in[0] = DT_S(n->in[0]->ndim > 1 ? 1 : 0);
     out[0] = DT_P;
     return DT_OK;
@@ -183,6 +184,7 @@ static dt_status nll_backward_place(const dt_node *n, dt_rules *r) {
     DT_TRY(rows_place_of(r, nd, (bool[]){false, false, false}, (bool[]){true, true, false}, 3, (bool[]){true}, 1));
     dt_placement *in, *out;
     DT_TRY(dt_rule_add(r, &in, &out));
+    dt_rule_plain(r);
     out[0] = DT_S(nd > 1 ? 1 : 0);
     return DT_OK;
 }

@@ -117,9 +117,12 @@ typedef struct dt_rules {
     int mesh_dim;
     int n_in, n_out, count, cap;
     dt_placement *rows; /* (count, n_in + n_out) */
+    uint64_t plain;     /* bit k: row k holds for plain shards only */
     dt_arena *arena;
 } dt_rules;
 dt_status dt_rule_add(dt_rules *r, dt_placement **in, dt_placement **out) DT_WUR;
+/* The row just added: the kernel looks at where its shard starts, so a strided shard will not do, whatever DT_F_STRIDED says of other rows. */
+static inline void dt_rule_plain(dt_rules *r) { r->plain |= 1ull << (r->count - 1 < 63 ? r->count - 1 : 63); }
 /* True if a dimension of n is cut evenly however the mesh shards it (for reshapes of sharded dimensions). */
 bool dt_rules_even(const dt_rules *r, int64_t n);
 /* The same, knowing how input m lies whose dimensions [d0, d1) the rule would shard: mesh dimensions that leave them alone do not count. (An

@@ -49,6 +49,7 @@ dt_status dt_place_staged(const dt_node *n, dt_rules *r) {
         if (!(dims >> d & 1) || !dt_rules_sharded(r, m, d) || m->place[r->mesh_dim].split) continue;
         dt_placement *in, *out;
         DT_TRY(dt_rule_add(r, &in, &out));
+        dt_rule_plain(r);
         in[0] = DT_S(d);
         for (int i = 0; i < n->n_out && s->scan; i++) out[i] = DT_S(d);
     }
