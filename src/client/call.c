@@ -126,7 +126,7 @@ static int encode(const dt_prep *p, const dt_args *args) {
             *k++ = (uint64_t)(uintptr_t)dt_c.in_meta[n++];
         }
     }
-    dt_c.key[0] = (uint64_t)(uintptr_t)p->op;
+    dt_c.key[0] = (uint64_t)(uintptr_t)p->op ^ dt_c.wires << 48;
     dt_c.key[1] = (uint64_t)(uintptr_t)args->spec;
     dt_c.key[2] = kinds | (uint64_t)dt_default_dtype() << 60;
     dt_c.n_key = (uint32_t)(k - dt_c.key);

@@ -120,9 +120,10 @@ bool dt_mode_inference_set(bool on);
 /* While on, autograd saves the results of calls of one tensor as recipes: they are made again when the backward pass needs them. */
 bool dt_mode_recipe_set(bool on);
 dt_policy dt_mode_policy(void);
-void dt_mode_policy_set(dt_policy p);               /* redistribute_policy: implied redistributions are silent, warned about, or errors */
-void dt_mode_warn_fn(void (*fn)(const char *text)); /* where "warn" goes; default stderr */
-void dt_mode_site_set(uint32_t site);               /* the call site that the next records carry */
+void dt_link_set(const dt_mesh *m, int d, dt_link w); /* what mesh dimension d is made of; calls are chosen anew */
+void dt_mode_policy_set(dt_policy p);                 /* redistribute_policy: implied redistributions are silent, warned about, or errors */
+void dt_mode_warn_fn(void (*fn)(const char *text));   /* where "warn" goes; default stderr */
+void dt_mode_site_set(uint32_t site);                 /* the call site that the next records carry */
 uint32_t dt_mode_site(void);
 /* Autocast, by kind of device: the lower dtype, or DT_DTYPE_NONE = off. Casts of leaves are kept until dt_autocast_forget. */
 int dt_mode_autocast(dt_device_type type);

@@ -70,6 +70,7 @@ typedef struct dt_client {
     dt_status prep_status; /* why dt_prep_get gave NULL */
     uint64_t seq;          /* of gradient nodes */
     uint64_t hook_id;
+    uint64_t wires;           /* how often a mesh's wires were set: calls chosen before are not found any more */
     dt_grad_node *dead_nodes; /* being freed, see dt_grad_node_unref */
     struct dt_recipe *again;  /* values made again and kept for the backward pass that runs */
     bool draining;

@@ -31,3 +31,8 @@ void dt_mode_site_set(uint32_t site) { dt_m.site = site; }
 uint32_t dt_mode_site(void) { return dt_m.site; }
 const dt_spec *dt_mode_spec(void) { return dt_m.spec; }
 void dt_mode_spec_set(const dt_spec *s) { dt_m.spec = s; }
+
+void dt_link_set(const dt_mesh *m, int d, dt_link w) {
+    dt_mesh_link_set(m, d, w);
+    dt_c.wires++;
+}

@@ -282,17 +282,83 @@ static PyObject *mesh_make(dt_device_type type, int ndim, const int64_t *dims, c
     return dt_py_mesh(m);
 }
 
+/* ---- what mesh dimensions are made of ---- */
+static int wire_of(PyObject *o, dt_link *w) {
+    if (PyUnicode_Check(o)) {
+        bool local = !PyUnicode_CompareWithASCIIString(o, "local");
+        if (!local && PyUnicode_CompareWithASCIIString(o, "network")) {
+            PyErr_Format(PyExc_ValueError, "topology: %R is not legal: 'local', 'network' or (bandwidth, latency) are", o);
+            return -1;
+        }
+        *w = local ? DT_LINK_LOCAL : DT_LINK_NETWORK;
+        return 0;
+    }
+    if (!PyTuple_Check(o) || PyTuple_GET_SIZE(o) != 2) {
+        PyErr_Format(PyExc_TypeError, "topology: expected 'local', 'network' or a tuple (bytes a second, seconds), got %R", o);
+        return -1;
+    }
+    w->bandwidth = PyFloat_AsDouble(PyTuple_GET_ITEM(o, 0));
+    w->latency = PyFloat_AsDouble(PyTuple_GET_ITEM(o, 1));
+    if (PyErr_Occurred()) return -1;
+    if (w->bandwidth > 0 && w->latency >= 0 && w->bandwidth < 1e300 && w->latency < 1e300) return 0;
+    PyErr_Format(PyExc_ValueError, "topology: (%R, %R) is not legal: a bandwidth above 0 and a latency of at least 0 are", PyTuple_GET_ITEM(o, 0),
+                 PyTuple_GET_ITEM(o, 1));
+    return -1;
+}
+static int set_wires(const py_mesh *m, PyObject *topology) {
+    if (!PyDict_Check(topology)) {
+        PyErr_Format(PyExc_TypeError, "topology must be a dict from mesh dimensions to what they are made of, not %s", dt_py_type_name(topology));
+        return -1;
+    }
+    dt_link wire[DT_MAX_MESH_DIM];
+    bool given[DT_MAX_MESH_DIM] = {false};
+    PyObject *k, *v;
+    for (Py_ssize_t pos = 0; PyDict_Next(topology, &pos, &k, &v);) {
+        long i = PyLong_Check(k) ? PyLong_AsLong(k) : mesh_dim_named(m, k);
+        if (i < 0 && PyErr_Occurred()) return -1;
+        if (i < 0 || i >= m->n) {
+            PyErr_Format(PyExc_IndexError, "topology: dimension %R of a mesh of %d dimensions", k, m->n);
+            return -1;
+        }
+        if (wire_of(v, &wire[m->dim[i]]) < 0) return -1;
+        given[m->dim[i]] = true;
+    }
+    for (int d = 0; d < DT_MAX_MESH_DIM; d++)
+        if (given[d]) dt_link_set(m->root, d, wire[d]);
+    return 0;
+}
+static PyObject *get_topology(PyObject *self, void *x) {
+    py_mesh *m = (py_mesh *)self;
+    PyObject *t = PyDict_New();
+    for (int i = 0; t && i < m->n; i++) {
+        int d = m->dim[i];
+        PyObject *k = m->root->name[d][0] ? PyUnicode_FromString(m->root->name[d]) : PyLong_FromLong(i);
+        PyObject *v = Py_BuildValue("(dd)", m->root->wire[d].bandwidth, m->root->wire[d].latency);
+        if (!k || !v || PyDict_SetItem(t, k, v) < 0) Py_CLEAR(t);
+        Py_XDECREF(k);
+        Py_XDECREF(v);
+    }
+    return t;
+}
+static int set_topology(PyObject *self, PyObject *v, void *x) {
+    if (v) return set_wires((py_mesh *)self, v);
+    PyErr_Format(PyExc_AttributeError, "topology cannot be deleted");
+    return -1;
+}
+
 static PyObject *init_device_mesh(PyObject *mod, PyObject *args, PyObject *kw) {
-    static char *keys[] = {"device_type", "mesh_shape", "mesh_dim_names", NULL};
-    PyObject *type, *shape, *names = Py_None;
-    if (!PyArg_ParseTupleAndKeywords(args, kw, "OO|O:init_device_mesh", keys, &type, &shape, &names)) return NULL;
+    static char *keys[] = {"device_type", "mesh_shape", "mesh_dim_names", "topology", NULL};
+    PyObject *type, *shape, *names = Py_None, *topology = Py_None;
+    if (!PyArg_ParseTupleAndKeywords(args, kw, "OO|OO:init_device_mesh", keys, &type, &shape, &names, &topology)) return NULL;
     dt_device_type t;
     int64_t dims[DT_MAX_MESH_DIM];
     int ndim;
     if (device_type_of(type, &t) < 0) return NULL;
     int r = dt_py_to_ints(shape, dims, DT_MAX_MESH_DIM, &ndim);
     if (r == 0) return PyErr_Format(PyExc_TypeError, "init_device_mesh(): argument 'mesh_shape' must be a tuple of ints, not %s", dt_py_type_name(shape));
-    return r < 0 ? NULL : mesh_make(t, ndim, dims, NULL, names);
+    PyObject *m = r < 0 ? NULL : mesh_make(t, ndim, dims, NULL, names);
+    if (m && topology != Py_None && set_wires((py_mesh *)m, topology) < 0) Py_CLEAR(m);
+    return m;
 }
 
 /* DeviceMesh(device_type, mesh, mesh_dim_names=None): mesh is a nested sequence, array or tensor of device numbers. */
@@ -463,6 +529,8 @@ static PyObject *by_position(const py_mesh *m, PyObject *key) {
     }
     const dt_mesh *out;
     DT_PY_CHECK(dt_mesh_intern(ndim, dims, dev, names, &out));
+    for (int d = 0, k = 0; d < root->ndim; d++) /* a smaller mesh is made of the same wires */
+        if (!gone[d] && memcmp(&out->wire[k++], &root->wire[d], sizeof root->wire[d])) dt_link_set(out, k - 1, root->wire[d]);
     return dt_py_mesh(out);
 }
 
@@ -487,6 +555,10 @@ static PyGetSetDef mesh_getset[] = {
     {"device_type", mesh_get, NULL, "'cpu', …", (void *)2},
     {"mesh_dim_names", mesh_get, NULL, "The dimensions' names, or None.", (void *)3},
     {"devices", mesh_get, NULL, "All devices of the root mesh, row-major.", (void *)4},
+    {"topology", get_topology, set_topology,
+     "What connects the devices along each dimension: {name: (bytes a second, seconds of latency)}. Set some or all of them, also to 'local' (inside a "
+     "machine, the default) or 'network'. It steers how calls redistribute their inputs, and is no part of the mesh's identity.",
+     NULL},
     {"root", mesh_get, NULL, "The whole mesh that this is a part of; tensors lie on it.", (void *)5},
     {0},
 };
@@ -545,7 +617,8 @@ static PyObject *mesh_stages(PyObject *self, PyObject *list) {
 static PyMethodDef functions[] = {
     {"_mesh_stages", mesh_stages, METH_O, NULL},
     {"init_device_mesh", (PyCFunction)(void (*)(void))init_device_mesh, METH_VARARGS | METH_KEYWORDS,
-     "init_device_mesh(device_type, mesh_shape, mesh_dim_names=None): a mesh of the devices 0, 1, … of a type, row-major."},
+     "init_device_mesh(device_type, mesh_shape, mesh_dim_names=None, topology=None): a mesh of the devices 0, 1, … of a type, row-major. topology: as "
+     "DeviceMesh.topology, such as {'dp': 'network', 'tp': (3e11, 1e-5)}."},
     {0},
 };
 

@@ -69,6 +69,7 @@ dt_status dt_mesh_intern(int ndim, const int64_t *dims, const dt_device *devices
     m->ndim = ndim;
     m->n = (int)n;
     for (int i = 0; i < ndim; i++) m->dim[i] = dims[i];
+    for (int i = 0; i < ndim; i++) m->wire[i] = DT_LINK_LOCAL;
     for (int i = 0; names && i < ndim; i++) snprintf(m->name[i], sizeof m->name[i], "%s", names[i] ? names[i] : "");
     memcpy(m->dev, devices, (size_t)n * sizeof *m->dev);
     dt_status s = mesh_check(m, names);
@@ -78,6 +79,8 @@ dt_status dt_mesh_intern(int ndim, const int64_t *dims, const dt_device *devices
     }
     return mesh_publish(m, out);
 }
+
+void dt_mesh_link_set(const dt_mesh *m, int d, dt_link w) { ((dt_mesh *)m)->wire[d] = w; }
 
 const dt_mesh *dt_mesh_single(dt_device d) {
     static const dt_mesh *cpu0; /* the common case without the lock */

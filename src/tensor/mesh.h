@@ -20,16 +20,26 @@ static inline dt_device_type dt_device_kind(dt_device d) { return (dt_device_typ
 static inline uint32_t dt_device_index(dt_device d) { return d & 0xffff; }
 const char *dt_device_type_name(dt_device_type t);
 
+/* What connects the devices along a mesh dimension, for the choice of redistributions. Neighbours in one machine unless said otherwise. */
+typedef struct dt_link {
+    double bandwidth; /* bytes a second that a device sends */
+    double latency;   /* seconds that a collective takes besides */
+} dt_link;
+#define DT_LINK_LOCAL ((dt_link){1e10, 4096 / 1e10})
+#define DT_LINK_NETWORK ((dt_link){1.25e9, 3e-5})
+
 typedef struct dt_mesh {
     dt_hlink link;
     int ndim, n;                  /* n = product of dim; 1 when ndim == 0 */
     int64_t dim[DT_MAX_MESH_DIM]; /* >= 1 */
     char name[DT_MAX_MESH_DIM][16];
-    dt_device dev[]; /* (n,) row-major */
+    dt_link wire[DT_MAX_MESH_DIM]; /* no part of the identity; the client's thread alone reads and sets it */
+    dt_device dev[];               /* (n,) row-major */
 } dt_mesh;
 
 /* dims: (ndim,) devices: (product,) names: NULL or (ndim,). Errors: E_VALUE on sizes, duplicate devices or names. */
 dt_status dt_mesh_intern(int ndim, const int64_t *dims, const dt_device *devices, const char *const *names, const dt_mesh **out) DT_WUR;
+void dt_mesh_link_set(const dt_mesh *m, int d, dt_link w);
 const dt_mesh *dt_mesh_single(dt_device d); /* the mesh of a plain tensor; NULL only when host memory is exhausted */
 /* The coordinates of the mesh's i-th device. */
 void dt_mesh_coords(const dt_mesh *m, int i, int64_t *coords);
