@@ -196,7 +196,7 @@ def main():
     lines, failed = table(kinds, [args.sizes] if args.sizes else ["even", "uneven"], only, lambda line: print(line, flush=True))
     if args.write:
         text = args.write.read_text(encoding="utf-8")
-        marked = re.sub(r"(<!-- any mix -->\n).*(<!-- end -->)", lambda m: m[1] + "\n".join(lines) + "\n" + m[2], text, flags=re.S)
+        marked = re.sub(r"(<!-- any mix -->\n).*?(<!-- end -->)", lambda m: m[1] + "\n".join(lines) + "\n" + m[2], text, flags=re.S)
         args.write.write_text(marked, encoding="utf-8")
     print(f"{failed} runs fail" if failed else "every mix gives the one-device run")
     raise SystemExit(bool(failed))

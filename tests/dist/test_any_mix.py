@@ -76,11 +76,11 @@ def test_there_are_35_mixes():
     assert len(found) == 35 == len(set(found)) and all(np.prod(mix) == 8 for mix in found)
 
 
-def sent(layers, mix, sequence_parallel):
+def sent(layers, mix, sequence_parallel=False, zero=0):
     """(collective, mesh dimension) -> [count, bytes] of the third step of a Llama with this many blocks."""
     model = models.Llama(models.LlamaConfig.preset("tiny", num_hidden_layers=layers))
     mesh = names_mesh(*mix)
-    models.parallelize(model, mesh, sequence_parallel=sequence_parallel)
+    models.parallelize(model, mesh, sequence_parallel=sequence_parallel, zero=zero)
     optimizer = dtorch.optim.AdamW(model.parameters())
     x = models.distribute_batch(mesh, dtorch.zeros(4, 32, dtype=dtorch.int64))
     for step in range(3):
@@ -110,6 +110,16 @@ def test_a_block_sends_two_sums_of_the_stream_each_way(n, sequence_parallel):
     else:
         assert block.pop(("all_reduce", "tp")) == [4, 8 * stream]
     assert not any(count for count, _ in block.values()), block
+
+
+def test_zero_3_gathers_blocks_twice():
+    """Blocks are gathered for forward and again for backward, what is around them once; gradients are scattered. Plainly, gradients are summed."""
+    model, n = models.Llama(models.LlamaConfig.preset("tiny", num_hidden_layers=2)), 4
+    whole = sum(p.numel() for p in model.parameters())
+    blocks = sum(p.numel() for p in model.layers.parameters())
+    plain, cut = (sum(size for _, size in sent(2, (n, 1, 1, 1, 1), zero=zero).values()) for zero in (0, 3))
+    assert abs(plain - 2 * whole * 4 * (n - 1)) < 200
+    assert abs(cut - (2 * whole + blocks) * 4 * (n - 1)) < 200
 
 
 @pytest.mark.parametrize("mix", [(1, 1, 2, 1, 1), (2, 2, 2, 1, 1), (1, 2, 1, 2, 1)], ids=str)

@@ -100,6 +100,8 @@ def parallelize(model, mesh, *, sequence_parallel=False, zero=0, split=None):
         if _size(mesh, name) > 1 and hasattr(model, plan):
             parallelize_module(model, mesh[name], getattr(model, plan)(*args))
     if zero == 3 and _size(mesh, "dp") > 1:
+        for block in _blocks(model):  # each is gathered for use and dropped afterwards
+            fsdp.fully_shard(block, mesh=mesh["dp"])
         fsdp.fully_shard(model, mesh=mesh["dp"])
     _replicate_rest(model, mesh)
     return model
@@ -126,6 +128,15 @@ def distribute_batch(mesh, *tensors, sequence_dim=1):
 def next_token_loss(logits, targets, **kwargs):
     """Mean cross-entropy of logits (b, t, vocabulary) against targets (b, t); keyword arguments as for ``cross_entropy``."""
     return nn.functional.cross_entropy(logits.flatten(0, 1), targets.flatten(), **kwargs)
+
+
+def _blocks(module):
+    """The children of the outermost lists of modules that have parameters: a model's blocks."""
+    for child in module.children():
+        if isinstance(child, (nn.ModuleList, nn.Sequential)):
+            yield from (block for block in child if any(True for _ in block.parameters()))
+        else:
+            yield from _blocks(child)
 
 
 def _replicate_rest(model, mesh):
