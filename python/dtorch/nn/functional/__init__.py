@@ -23,9 +23,9 @@ from dtorch.nn.functional._inplace import *  # noqa: E402, F403
 
 __all__ += [_name for _name in _inplace.__all__ if _name not in __all__]
 
-from dtorch.nn.functional import _activation, _attention, _distance, _linear_loss, _loss, _spatial  # noqa: E402  (they use the names above)
+from dtorch.nn.functional import _activation, _attention, _ctc, _distance, _linear_loss, _loss, _spatial  # noqa: E402  (they use the names above)
 
-for _module in (_activation, _attention, _distance, _linear_loss, _loss, _spatial):
+for _module in (_activation, _attention, _ctc, _distance, _linear_loss, _loss, _spatial):
     for _name in _module.__all__:
         if _name not in globals():
             globals()[_name] = getattr(_module, _name)
