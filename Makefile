@@ -109,6 +109,8 @@ mix: install
 bench: install
 	$(call say,times in microseconds or milliseconds; empty columns are frameworks that are not installed)
 	@$(BIN)/python bench/run.py
+	@$(BIN)/python bench/dist.py
+	@$(BIN)/python bench/zero.py
 
 docs: install
 	$(call say,docs/reference and python/dtorch/_C.pyi)

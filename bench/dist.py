@@ -4,7 +4,8 @@
 
 PyTorch runs DistributedDataParallel, FSDP2's fully_shard and DTensor's parallelize_module, in two processes. The two frameworks take turns,
 `rounds` times each in processes of their own, so that whatever else the machine does hits both alike; the table shows medians over rounds of
-the median step, in milliseconds, and the ratio, which should stay below the target.
+the median step, in milliseconds, and the ratio, which should stay below the target. On a busy machine the processor time of a step, over all threads and
+processes, says more: two devices that never wait take half of it.
 """
 
 import argparse
@@ -60,9 +61,11 @@ def tp_plan(colwise, rowwise):
 
 
 def median_step(torch, model, optimizer, ids, targets, steps):
-    """Milliseconds of the median step; the first three warm up."""
-    times = []
-    for _ in range(steps):
+    """Milliseconds of the median step, and of processor time a step; the first three warm up."""
+    times, busy = [], 0.0
+    for step in range(steps):
+        if step == 3:
+            busy = time.process_time()
         start = time.perf_counter()
         optimizer.zero_grad()
         loss = model(ids, targets)
@@ -70,7 +73,7 @@ def median_step(torch, model, optimizer, ids, targets, steps):
         optimizer.step()
         loss.item()
         times.append(time.perf_counter() - start)
-    return statistics.median(times[3:]) * 1e3
+    return statistics.median(times[3:]) * 1e3, (time.process_time() - busy) / (steps - 3) * 1e3
 
 
 def run_dtorch(mode, steps):
@@ -97,7 +100,7 @@ def run_dtorch(mode, steps):
     distribute_module(model, mesh)  # what is left is replicated
     ids, targets = (torch.distribute_tensor(torch.randint(0, V, (B, T)), mesh, [place]) for _ in range(2))
     optimizer = torch.optim.AdamW(model.parameters(), lr=1e-3)
-    print(median_step(torch, model, optimizer, ids, targets, steps))
+    print(*median_step(torch, model, optimizer, ids, targets, steps))
 
 
 def run_torch(mode, steps):
@@ -128,14 +131,16 @@ def run_torch(mode, steps):
     # foreach does not take a mix of plain and distributed parameters
     optimizer = torch.optim.AdamW(model.parameters(), lr=1e-3, foreach=False if mode == "tp" else None)
     ids, targets = (torch.randint(0, V, (batch, T)) for _ in range(2))
-    median = median_step(torch, model, optimizer, ids, targets, steps)
+    median, busy = median_step(torch, model, optimizer, ids, targets, steps)
+    both = torch.tensor([busy])
+    dist.all_reduce(both)
     if dist.get_rank() == 0:
-        print(median)
+        print(median, both.item())
     dist.destroy_process_group()
 
 
 def measure(framework, mode, steps):
-    """The median step of one run in a process (or two) of its own; None if it fails."""
+    """(median step, processor time a step) of one run in a process (or two) of its own; None if it fails."""
     command = [sys.executable]
     if framework == "torch":
         command += ["-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2"]
@@ -145,7 +150,7 @@ def measure(framework, mode, steps):
     if run.returncode:
         print(f"{mode} failed with {framework}:\n{run.stderr[-2000:]}", file=sys.stderr)
         return None
-    return float(run.stdout.split()[-1])
+    return tuple(map(float, run.stdout.split()[-2:]))
 
 
 def compare(mode, frameworks, rounds, steps):
@@ -155,10 +160,11 @@ def compare(mode, frameworks, rounds, steps):
         for f in frameworks:
             value = measure(f, mode, steps)
             got[f] += [] if value is None else [value]
-    medians = {f: statistics.median(v) for f, v in got.items() if v}
-    cells = "".join(f"{medians[f]:>10.1f}" if f in medians else f"{'':>10}" for f in ("dtorch", "torch"))
-    ratio = f"{medians['dtorch'] / medians['torch']:>8.2f}" if len(medians) == 2 else f"{'':>8}"
-    print(f"{'GPT 5.3 M, 2 devices of one thread: ' + mode:<52}{'ms':>4}{cells}{ratio}{TARGET[mode]:>8.2f}", flush=True)
+    medians = {f: [statistics.median(x) for x in zip(*v, strict=True)] for f, v in got.items() if v}
+    for i, what in enumerate(("", ", processor time")):
+        cells = "".join(f"{medians[f][i]:>10.1f}" if f in medians else f"{'':>10}" for f in ("dtorch", "torch"))
+        ratio = f"{medians['dtorch'][i] / medians['torch'][i]:>8.2f}" if len(medians) == 2 else f"{'':>8}"
+        print(f"{'GPT 5.3 M, 2 devices: ' + mode + what:<52}{'ms':>4}{cells}{ratio}{TARGET[mode]:>8.2f}", flush=True)
     return medians
 
 

@@ -1,6 +1,14 @@
 /* autograd.Function's node, and tensors it saves. The binding computes the results without recording, then attaches them here. */
 #include "client/internal.h"
 
+/* A function of one leaf, such as one that gathers a weight: see dt_grad_node. */
+static bool of_a_leaf(const dt_grad_node *n) {
+    int leaves = 0, others = 0;
+    for (uint32_t i = 0; i < n->n_in; i++)
+        if (n->edge[i].kind == DT_EDGE_NODE) *(n->edge[i].node->kind == DT_NODE_LEAF ? &leaves : &others) += 1;
+    return leaves == 1 && !others;
+}
+
 static dt_status fill_edges(dt_grad_node *n, dt_tensor *const *ins) {
     for (uint32_t i = 0; i < n->n_in; i++) {
         if (!ins[i]) continue;
@@ -8,6 +16,7 @@ static dt_status fill_edges(dt_grad_node *n, dt_tensor *const *ins) {
         dt_node_metas(n)[i] = dt_tensor_meta_fast(ins[i]);
         if (dt_dtype_is_float((dt_dtype)dt_tensor_meta_fast(ins[i])->dtype)) DT_TRY(dt_edge_of(ins[i], &n->edge[i]));
     }
+    n->urgent = of_a_leaf(n);
     return DT_OK;
 }
 

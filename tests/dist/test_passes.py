@@ -65,8 +65,8 @@ print(digest.hexdigest())
 '''
 
 VARIANTS = [
-    {"DTORCH_OFF": "fuse"}, {"DTORCH_OFF": "cse"}, {"DTORCH_OFF": "dead"}, {"DTORCH_OFF": "reuse"}, {"DTORCH_OFF": "overlap"}, {"DTORCH_OFF": "cache"},
-    {"DTORCH_OFF": "dead,cse,fuse,reuse,overlap,cache", "DTORCH_FLUSH": "1"}, {"DTORCH_FLUSH": "3"}, {"DTORCH_FLUSH": "20"},
+    {"DTORCH_OFF": "fuse"}, {"DTORCH_OFF": "cse"}, {"DTORCH_OFF": "dead"}, {"DTORCH_OFF": "reuse"}, {"DTORCH_OFF": "overlap"}, {"DTORCH_OFF": "cache"}, {"DTORCH_OFF": "bucket"},
+    {"DTORCH_OFF": "dead,cse,bucket,fuse,reuse,overlap,cache", "DTORCH_FLUSH": "1"}, {"DTORCH_FLUSH": "3"}, {"DTORCH_FLUSH": "20"},
 ]  # fmt: skip
 
 
