@@ -110,7 +110,7 @@ def can_cast(from_, to):
     return _can_cast(from_, to)
 
 
-def distribute_tensor(tensor, device_mesh=None, placements=None):
+def distribute_tensor(tensor, device_mesh=None, placements=None, *, grad_placements=None):
     """`tensor` on a mesh, as the placements say (Replicate everywhere if left out). Differentiable.
 
     Args:
@@ -118,6 +118,7 @@ def distribute_tensor(tensor, device_mesh=None, placements=None):
         device_mesh: a DeviceMesh; the one of the enclosing ``with mesh:`` if left out. A sub-mesh by name stands for Replicate on the
             dimensions that it leaves out.
         placements: one per mesh dimension, or a dict by dimension name.
+        grad_placements: how the gradient goes back to `tensor`; as it lies by default. See :meth:`Tensor.redistribute`.
     """
     if device_mesh is None:
         device_mesh = _C._default_mesh()
@@ -125,6 +126,8 @@ def distribute_tensor(tensor, device_mesh=None, placements=None):
             raise ValueError("distribute_tensor(): device_mesh is needed outside of a 'with mesh:' block")
     if not isinstance(tensor, Tensor):
         raise TypeError(f"distribute_tensor(): argument 'tensor' must be Tensor, not {type(tensor).__name__}")
+    if grad_placements is not None:
+        return tensor.redistribute(device_mesh, placements, grad_placements=grad_placements)
     return tensor.redistribute(device_mesh, placements)
 
 

@@ -296,6 +296,22 @@ static PyObject *retain_grad(PyObject *self, PyObject *x) {
     Py_RETURN_NONE;
 }
 
+/* Calls with grad_placements are Python's (distributed/_local.py). True: *r is the call's result. self NULL: a static method. */
+static bool with_grad_placements(const char *name, PyObject *self, PyObject *args, PyObject *kw, PyObject **r) {
+    if (!kw || !PyDict_GetItemString(kw, "grad_placements")) return false;
+    PyObject *module = PyImport_ImportModule("dtorch.distributed._local"), *fn = module ? PyObject_GetAttrString(module, name) : NULL, *all = NULL;
+    if (fn && self) {
+        PyObject *first = PyTuple_Pack(1, self);
+        all = first ? PySequence_Concat(first, args) : NULL;
+        Py_XDECREF(first);
+    }
+    *r = fn && (all || !self) ? PyObject_Call(fn, all ? all : args, kw) : NULL;
+    Py_XDECREF(all);
+    Py_XDECREF(fn);
+    Py_XDECREF(module);
+    return true;
+}
+
 /* ---- distribution ----------------------------------------------------------------------------------------------------------------------------- */
 static int target(PyObject *self, PyObject *args, PyObject *kw, const dt_spec **spec) {
     static char *names[] = {"device_mesh", "placements", "async_op", NULL};
@@ -310,6 +326,8 @@ static int target(PyObject *self, PyObject *args, PyObject *kw, const dt_spec **
 }
 static PyObject *redistribute(PyObject *self, PyObject *args, PyObject *kw) {
     const dt_spec *spec;
+    PyObject *r;
+    if (with_grad_placements("redistribute", self, args, kw, &r)) return r;
     if (target(self, args, kw, &spec) < 0) return NULL;
     dt_py_site();
     return dt_py_wrap(dt_py_redistribute(SELF, spec));
@@ -339,7 +357,8 @@ static dt_tensor *local(dt_tensor *t, int64_t i) {
 }
 static PyObject *to_local(PyObject *self, PyObject *args, PyObject *kw) {
     static char *names[] = {"index", NULL};
-    PyObject *index = Py_None;
+    PyObject *index = Py_None, *r;
+    if (with_grad_placements("to_local", self, args, kw, &r)) return r;
     if (!PyArg_ParseTupleAndKeywords(args, kw, "|O:to_local", names, &index)) return NULL;
     const dt_mesh *m = META->mesh;
     dt_py_site();
@@ -395,6 +414,8 @@ static PyObject *from_local(PyObject *none, PyObject *args, PyObject *kw) {
     static char *names[] = {"local_tensor", "device_mesh", "placements", "run_check", NULL};
     PyObject *locals, *mesh, *placements = Py_None;
     int check = 0;
+    PyObject *r;
+    if (with_grad_placements("from_local", NULL, args, kw, &r)) return r;
     dt_args a;
     dt_py_args_init(&a);
     if (!PyArg_ParseTupleAndKeywords(args, kw, "OO|O$p:from_local", names, &locals, &mesh, &placements, &check)) return NULL;
@@ -493,7 +514,9 @@ PyMethodDef dt_py_tensor_methods[] = {
      "which may come first: t.redistribute({'tp': Replicate()}). Dimensions that a dict does not name keep what they have; on another mesh those of "
      "the same name do, and what was Partial is reduced."},
     {"full_tensor", full_tensor, METH_NOARGS, "The whole, as a plain tensor on the mesh's first device."},
-    {"to_local", KEYS(to_local), "to_local(index=None): what the mesh's index-th device holds; without index a list, one per device."},
+    {"to_local", KEYS(to_local),
+     "to_local(index=None, *, grad_placements=None): what the mesh's index-th device holds; without index a list, one per device. grad_placements: "
+     "what the local tensors' gradients are together."},
     {"from_local", (PyCFunction)(void (*)(void))from_local, METH_VARARGS | METH_KEYWORDS | METH_STATIC,
      "from_local(local_tensors, device_mesh, placements=None): a distributed tensor from one local tensor per device."},
     {0},

@@ -5,11 +5,12 @@ from __future__ import annotations
 import dtorch
 from dtorch import distribute_tensor
 from dtorch._C import DeviceMesh, Partial, Placement, Replicate, Shard, Tensor, init_device_mesh
+from dtorch.distributed._local import local_map
 from dtorch.distributed._meshes import Replaced
 
 __all__ = [
     "DTensor", "DeviceMesh", "Partial", "Placement", "Replicate", "Shard", "distribute_module", "distribute_tensor", "empty", "full",
-    "init_device_mesh", "ones", "rand", "randn", "zeros",
+    "init_device_mesh", "local_map", "ones", "rand", "randn", "zeros",
 ]  # fmt: skip
 
 DTensor = Tensor

@@ -1,12 +1,13 @@
-"""PyTorch's names for context parallelism."""
+"""PyTorch's names for context parallelism and local_map."""
 
 from __future__ import annotations
 
 from dtorch import distribute_tensor
 from dtorch._C import Shard
 from dtorch.distributed import context_parallel as _way
+from dtorch.distributed._local import local_map
 
-__all__ = ["context_parallel"]
+__all__ = ["context_parallel", "local_map"]
 
 
 class context_parallel:
