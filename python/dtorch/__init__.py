@@ -31,6 +31,7 @@ if _status is not None:
 
     _sys.stdout.flush()
     _os._exit(_status)
+_os.environ["DTORCH_NODES"] = "1"  # processes that this one starts are not nodes of the run
 
 from dtorch._C import (  # noqa: E402
     DeviceMesh,

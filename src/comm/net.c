@@ -92,6 +92,7 @@ static int env_int(const char *const *names) {
     }
     return -1;
 }
+static bool launched(void);
 int dt_net_rank(void) {
     static const char *const names[] = {"OMPI_COMM_WORLD_RANK", "PMI_RANK", "PMIX_RANK", NULL};
     int r = env_int(names);
@@ -103,6 +104,11 @@ int dt_net_size(void) {
     return n > 1 && n <= MAX_RANKS ? n : 1;
 }
 bool dt_net_launched(void) {
+    static _Atomic int known; /* asked once: a child process gets DTORCH_NODES=1 and is on its own */
+    if (!known) known = launched() ? 2 : 1;
+    return known == 2;
+}
+static bool launched(void) {
     static const char *const ranks[] = {"OMPI_COMM_WORLD_RANK", "PMI_RANK", "PMIX_RANK", NULL};
     const char *off = getenv("DTORCH_NODES");
     return !(off && !strcmp(off, "1")) && env_int(ranks) >= 0 && dt_net_size() > 1;
