@@ -22,8 +22,8 @@
 #include "base/ring.h"
 #include "comm/mpi.h"
 
-enum { TAG_CONTROL = 1, TAG_BULK = 16, TAGS = 30000, SMALL = 16 << 10, CHUNK = 1 << 30, MAX_RANKS = 4096 };
-enum { K_USER = 1, K_BULK, K_SMALL, K_HELLO, K_WELCOME, K_REFUSE, K_BEAT, K_BYE };
+enum { TAG_CONTROL = 1, TAG_BULK = 16, TAGS = 30000, SMALL = 16 << 10, CHUNK = 1 << 30, MAX_RANKS = 4096, BEAT_US = 1000000 };
+enum { K_USER = 1, K_BULK, K_SMALL, K_HELLO, K_WELCOME, K_REFUSE, K_BEAT, K_BYE, K_LOST };
 
 typedef struct header {
     uint32_t kind, tag;
@@ -73,6 +73,7 @@ static struct {
     uint64_t last_heard[MAX_RANKS];
     bool lost[MAX_RANKS], gone[MAX_RANKS];
     int hello_left;
+    uint64_t next_beat, silence_us; /* how long a node may be silent */
     _Atomic uint32_t ready; /* 0 starting, 1 running, 2 failed: a futex word */
     char failure[512];
     _Atomic uint64_t messages_sent, bytes_sent, messages_received, bytes_received, bulk_sent, bulk_received;
@@ -340,6 +341,7 @@ static void on_hello(int from, const uint8_t *data, size_t bytes) {
     set_ready(1);
 }
 
+static void lose(int rank, const char *why);
 static void on_control(int from, const uint8_t *data, size_t bytes) {
     header h;
     if (bytes < sizeof h) return;
@@ -366,6 +368,9 @@ static void on_control(int from, const uint8_t *data, size_t bytes) {
         set_ready(2);
         break;
     case K_BYE: net.gone[from] = true; break;
+    case K_LOST:
+        if (from == 0 && h.tag < (uint32_t)net.size) lose((int)h.tag, "node 0 lost it");
+        break;
     default: break;
     }
 }
@@ -405,7 +410,7 @@ static bool poll_flights(void) {
         any = true;
         if (f->left && --*f->left == 0) {
             dt_free(f->left);
-            finish(f->req, bad ? 2 : 1);
+            if (f->req) finish(f->req, bad ? 2 : 1);
         }
         dt_free(f->owned);
         dt_free(f);
@@ -433,6 +438,49 @@ static bool take_commands(void) {
         c = next;
     }
     return any;
+}
+
+/* ---- heartbeats: nodes and rank 0 tell each other that they live ------------------------------------------------------------------------------ */
+static void lose(int rank, const char *why) {
+    if (net.lost[rank] || net.gone[rank]) return;
+    net.lost[rank] = true;
+    for (dt_net_req **p = &net.wanted; *p;) {
+        dt_net_req *r = *p;
+        if (r->peer != rank) {
+            p = &r->next;
+            continue;
+        }
+        *p = r->next;
+        finish(r, 2);
+    }
+    for (flight *f = net.flights; f; f = f->next) /* MPI may keep the memory: the flight stays, but nobody waits for it */
+        if (f->req && f->req->peer == rank) {
+            finish(f->req, 2);
+            f->req = NULL;
+        }
+    char text[256];
+    snprintf(text, sizeof text, "node %d (%s) is lost: %s", rank, net.host[rank], why);
+    net.hooks.on_lost(net.hooks.ctx, rank, text);
+    if (net.rank != 0) return;
+    for (int r = 1; r < net.size; r++) { /* others may wait for it in a collective */
+        command *c = r != rank ? message(r, (header){K_LOST, (uint32_t)rank, 0, 0}, NULL, 0) : NULL;
+        if (c) post(c);
+    }
+}
+
+static void beat(uint64_t now) {
+    if (now < net.next_beat || atomic_load(&net.ready) != 1) return;
+    net.next_beat = now + BEAT_US;
+    for (int r = 0; r < net.size; r++) {
+        if (r == net.rank || (net.rank && r)) continue; /* everybody with rank 0 */
+        if (!net.last_heard[r]) net.last_heard[r] = now;
+        if (now - net.last_heard[r] > net.silence_us) {
+            lose(r, "it was silent for too long");
+            continue;
+        }
+        command *c = net.lost[r] || net.gone[r] ? NULL : message(r, (header){K_BEAT, 0, 0, 0}, NULL, 0);
+        if (c) post(c);
+    }
 }
 
 /* ---- the thread's life ----------------------------------------------------------------------------------------------------------------------------- */
@@ -484,13 +532,15 @@ static void end(void) {
             command *c = message(r, (header){K_BYE, 0, 0, 0}, NULL, 0);
             if (c) post(c);
         }
-    uint64_t until = now_us() + 10000000;
+    bool any_lost = false;
+    for (int r = 0; r < net.size; r++) any_lost |= net.lost[r];
+    uint64_t until = now_us() + (any_lost ? 500000 : 10000000);
     while ((net.flights || !all_gone()) && now_us() < until) {
         poll_messages();
         poll_flights();
         dt_futex_wait(&net.bell, atomic_load(&net.bell), 50);
     }
-    if (net.flights || !all_gone())
+    if (any_lost || net.flights || !all_gone()) /* the launcher ends what is left of the run */
         net.mpi.abort(net.mpi.world, 1);
     else
         net.mpi.finalize();
@@ -510,6 +560,7 @@ static void *net_main(void *arg) {
         any |= poll_messages();
         any |= poll_flights();
         uint64_t t = now_us();
+        beat(t);
         if (any)
             active = t;
         else
@@ -525,6 +576,8 @@ dt_status dt_net_start(const dt_net_hooks *hooks, uint64_t hash, double timeout_
     DT_TRY(dt_mpi_open(&net.mpi));
     net.hooks = *hooks;
     net.hash = hash;
+    const char *silence = getenv("DTORCH_NODE_TIMEOUT");
+    net.silence_us = silence && atof(silence) > 0 ? (uint64_t)(atof(silence) * 1e6) : 8000000;
     net.size = dt_net_size();
     net.host = dt_calloc((size_t)net.size, sizeof *net.host);
     if (!net.host || pthread_create(&net.thread, NULL, net_main, NULL)) return dt_fail(DT_E_NOMEM, "cannot start the thread for MPI");

@@ -216,16 +216,31 @@ dt_status dt_remote_bind(const dt_plan *p, int i, dt_binding *b) {
 
 static bool on_node(void *ctx, dt_device d) { return dt_device_node(d) == *(int *)ctx; }
 
-static dt_status send_plan(dt_plan *p, int node) {
-    dt_wire *w = entry(node, DT_M_PLAN);
-    dt_wire_u64(w, p->id);
-    return dt_plan_write(p, on_node, &node, w);
-}
 
 static bool takes_part(const dt_plan *p, int node) {
     for (int i = 0; i < p->n_programs; i++)
         if (dt_device_node(p->program[i].device) == node) return true;
     return false;
+}
+
+/* To every node that takes part, or, if it cannot be written for one of them, to none. */
+static dt_status send_plan(dt_plan *p) {
+    dt_wire *w = dt_calloc((size_t)dt_nodes, sizeof *w);
+    if (!w) return no_memory();
+    dt_status s = DT_OK;
+    for (int node = 1; node < dt_nodes && !s; node++)
+        if (takes_part(p, node)) s = dt_plan_write(p, on_node, &node, &w[node]);
+    if (!s) p->id = ++remote.next_plan;
+    for (int node = 1; node < dt_nodes; node++) {
+        if (!s && takes_part(p, node)) {
+            dt_wire *to = entry(node, DT_M_PLAN);
+            dt_wire_u64(to, p->id);
+            dt_wire_put(to, w[node].data, w[node].n);
+        }
+        dt_wire_free(&w[node]);
+    }
+    dt_free(w);
+    return s;
 }
 
 /* A node that is far behind is waited for. */
@@ -256,13 +271,11 @@ dt_status dt_remote_run(const dt_graph *g, dt_plan *p, dt_binding *b) {
         any = true;
     }
     if (!any) return DT_OK;
+    if (!p->id) DT_TRY(send_plan(p));
     b->run->seq = ++remote.seq;
-    bool first = !p->id;
-    if (first) p->id = ++remote.next_plan;
     for (int node = 1; node < dt_nodes; node++) {
         if (!takes_part(p, node)) continue;
         await_credit(node);
-        if (first) DT_TRY(send_plan(p, node));
         for (int i = 0; i < p->n_programs; i++) /* values that were never sent: they go before the run */
             for (int k = 0; dt_device_node(p->program[i].device) == node && k < p->program[i].n_ext; k++)
                 (void)buffer_id(g->ext[p->program[i].ext[k].value]->part[p->program[i].ext[k].pos]->buf);
