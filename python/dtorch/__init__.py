@@ -4,6 +4,7 @@
 """
 
 import os as _os
+import sys as _sys
 
 if "DTORCH_OPENBLAS" not in _os.environ:  # the matrix products' library, found without importing its package
 
@@ -25,10 +26,9 @@ if "DTORCH_OPENBLAS" not in _os.environ:  # the matrix products' library, found 
 
 from dtorch import _C, _compose_reduce, _functional, _modes, _planned, _tensor, _types
 
+_os.environ.setdefault("DTORCH_PREFIX", _sys.prefix)
 _status = _C._node_serve()  # under mpiexec or srun, ranks other than 0 serve the program here and never run it
 if _status is not None:
-    import sys as _sys
-
     _sys.stdout.flush()
     _os._exit(_status)
 _os.environ["DTORCH_NODES"] = "1"  # processes that this one starts are not nodes of the run
@@ -38,6 +38,7 @@ from dtorch._C import (  # noqa: E402
     Future,
     Generator,
     LinAlgError,
+    NodeLostError,
     OutOfMemoryError,
     Partial,
     Placement,

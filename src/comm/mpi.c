@@ -16,6 +16,18 @@ static void *open_one(const char *name, char *tried, size_t cap) {
     return h;
 }
 
+/* In the lib folder of the Python environment (DTORCH_PREFIX, which the package sets). */
+static void *open_in_prefix(const char *name, char *tried, size_t cap) {
+    const char *prefix = getenv("DTORCH_PREFIX");
+    char file[4096];
+    if (!prefix || !*prefix) return NULL;
+    snprintf(file, sizeof file, "%s/lib/%s", prefix, name);
+    FILE *f = fopen(file, "rb");
+    if (!f) return NULL;
+    fclose(f);
+    return open_one(file, tried, cap);
+}
+
 /* Beside mpiexec: a wheel's library lies in lib next to its bin. */
 static void *open_beside_launcher(const char *name, char *tried, size_t cap) {
     const char *path = getenv("PATH");
@@ -107,6 +119,7 @@ dt_status dt_mpi_open(dt_mpi *m) {
         const char *const *names = (pass == 0) == open_first ? open_mpi : standard;
         for (int i = 0; names[i]; i++) {
             if (try_handle(open_beside_launcher(names[i], tried, sizeof tried), names[i], m)) return DT_OK;
+            if (try_handle(open_in_prefix(names[i], tried, sizeof tried), names[i], m)) return DT_OK;
             if (try_handle(open_one(names[i], tried, sizeof tried), names[i], m)) return DT_OK;
         }
     }

@@ -74,7 +74,7 @@ static struct {
     bool lost[MAX_RANKS], gone[MAX_RANKS];
     int hello_left;
     uint64_t next_beat, silence_us; /* how long a node may be silent */
-    _Atomic uint32_t ready; /* 0 starting, 1 running, 2 failed: a futex word */
+    _Atomic uint32_t ready;         /* 0 starting, 1 running, 2 failed: a futex word */
     char failure[512];
     _Atomic uint64_t messages_sent, bytes_sent, messages_received, bytes_received, bulk_sent, bulk_received;
 } net = {.lock = PTHREAD_MUTEX_INITIALIZER};
@@ -123,6 +123,18 @@ int dt_net_local_rank(void) {
     static const char *const names[] = {"OMPI_COMM_WORLD_LOCAL_RANK", "MPI_LOCALRANKID", "SLURM_LOCALID", NULL};
     int n = dt_net_launched() ? env_int(names) : 0;
     return n > 0 ? n : 0;
+}
+dt_status dt_net_probe(char *text, size_t cap) {
+    dt_mpi m;
+    int n = 0;
+    DT_TRY(dt_mpi_open(&m));
+    char *version = dt_calloc(1, 8193);
+    if (!version) return dt_fail(DT_E_NOMEM, "MPI: out of host memory");
+    m.get_library_version(version, &n);
+    version[strcspn(version, "\n,")] = 0;
+    snprintf(text, cap, "%s (%s)", version, m.file);
+    dt_free(version);
+    return DT_OK;
 }
 bool dt_net_started(void) { return atomic_load(&net.started); }
 const char *dt_net_library(void) { return net.library; }

@@ -46,10 +46,11 @@ int dt_net_size(void);
  * which differs. Blocks until all have started (at most `timeout_s` seconds: E_NODE names who is missing). */
 dt_status dt_net_start(const dt_net_hooks *hooks, uint64_t hash, double timeout_s) DT_WUR;
 bool dt_net_started(void);
-void dt_net_stop(void);            /* waits until what was sent is delivered; finalises MPI; idempotent */
-const char *dt_net_library(void);  /* "MPICH 5.0.0 (libmpi_abi.so.1)", for people; "" before the start */
-const char *dt_net_host(int rank); /* the host's name; nodes on one host share its cores */
-int dt_net_local_size(void);       /* ranks on this host */
+void dt_net_stop(void);                                /* waits until what was sent is delivered; finalises MPI; idempotent */
+dt_status dt_net_probe(char *text, size_t cap) DT_WUR; /* which library would be used; opens it, starts nothing */
+const char *dt_net_library(void);                      /* "MPICH 5.0.0 (libmpi_abi.so.1)", for people; "" before the start */
+const char *dt_net_host(int rank);                     /* the host's name; nodes on one host share its cores */
+int dt_net_local_size(void);                           /* ranks on this host */
 int dt_net_local_rank(void);
 
 /* Control: data is copied before the call returns. */

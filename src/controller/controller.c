@@ -8,6 +8,7 @@
 #include <pthread.h>
 #include <string.h>
 
+#include "comm/net.h"
 #include "controller/engine.h"
 #include "controller/remote.h"
 #include "passes/options.h"
@@ -337,6 +338,7 @@ dt_status dt_engine_start(void) {
 dt_ring *dt_engine_ring(void) { return &dt_the_engine.ring; }
 void dt_engine_flush(void) { dt_ring_wake(&dt_the_engine.ring); }
 bool dt_engine_is_forked(void) { return forked; }
+dt_status dt_engine_mpi(char *text, size_t cap) { return dt_net_probe(text, cap); }
 void dt_engine_nodes_init(void) { dt_nodes_init(); }
 void dt_engine_threads_set(int n) { dt_devices_threads_set(n); }
 int dt_engine_threads(void) { return dt_devices_threads(); }

@@ -9,9 +9,10 @@
 #include "base/ring.h"
 #include "plan/record.h"
 
-dt_status dt_engine_start(void) DT_WUR; /* idempotent, cheap when started; E_STATE in a forked child */
-void dt_engine_nodes_init(void);        /* plan/nodes.h from the launcher's environment; before the first mesh */
-void dt_engine_stop(void);              /* finishes or abandons work, joins all threads; idempotent */
+dt_status dt_engine_start(void) DT_WUR;                 /* idempotent, cheap when started; E_STATE in a forked child */
+dt_status dt_engine_mpi(char *text, size_t cap) DT_WUR; /* which MPI would be used */
+void dt_engine_nodes_init(void);                        /* plan/nodes.h from the launcher's environment; before the first mesh */
+void dt_engine_stop(void);                              /* finishes or abandons work, joins all threads; idempotent */
 dt_ring *dt_engine_ring(void);
 void dt_engine_flush(void);
 bool dt_engine_is_forked(void); /* true in a child process forked after the start */

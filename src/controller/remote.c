@@ -216,7 +216,6 @@ dt_status dt_remote_bind(const dt_plan *p, int i, dt_binding *b) {
 
 static bool on_node(void *ctx, dt_device d) { return dt_device_node(d) == *(int *)ctx; }
 
-
 static bool takes_part(const dt_plan *p, int node) {
     for (int i = 0; i < p->n_programs; i++)
         if (dt_device_node(p->program[i].device) == node) return true;

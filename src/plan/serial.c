@@ -258,10 +258,14 @@ static dt_status get_coll(reader *r, dt_coll **out) {
 }
 
 /* ---- instructions ------------------------------------------------------------------------------------------------------------------------------------ */
+/* Kernels by number: those of the op's list, then the two of its stages. */
+enum { KERNELS = sizeof((dt_op *)0)->kernels / sizeof(dt_kernel), PART = KERNELS, JOIN };
 static int kernel_number(const dt_instr *s) {
     const dt_op *op = s->ctx.op;
     for (size_t k = 0; k < sizeof op->kernels / sizeof *op->kernels; k++)
         if (op->kernels[k].fn == s->fn) return (int)k;
+    if (op->staged && s->fn == op->staged->part) return PART;
+    if (op->staged && s->fn == op->staged->join) return JOIN;
     return -1;
 }
 
@@ -298,8 +302,9 @@ static dt_status get_kernel(reader *r, dt_instr *s, dt_device device) {
         s->fn = b->fused;
         return DT_OK;
     }
-    size_t k = dt_unwire_count(r->u, sizeof c->op->kernels / sizeof *c->op->kernels - 1);
-    s->fn = c->op->kernels[k].fn;
+    size_t k = dt_unwire_count(r->u, JOIN);
+    const dt_staged *staged = c->op->staged;
+    s->fn = k < KERNELS ? c->op->kernels[k].fn : !staged ? NULL : k == PART ? staged->part : staged->join;
     if (r->u->bad || !s->fn) return bad("a kernel");
     DT_TRY(get_attr(r, c->op, &c->attr));
     dt_geom *g = NEW(r, dt_geom, s->n_in + s->n_out);
@@ -318,6 +323,7 @@ static dt_status put_instr(dt_wire *w, const dt_instr *s) {
     dt_wire_u64(w, s->n_out);
     dt_wire_u64(w, s->node);
     dt_wire_u64(w, s->wait);
+    dt_wire_u64(w, s->also);
     dt_wire_u64(w, s->also);
     for (int k = 0; k < s->n_in + s->n_out; k++) {
         put_view(w, &s->view[k]);
@@ -338,6 +344,7 @@ static dt_status get_instr(reader *r, const dt_program *prog, dt_instr *s) {
     s->n_out = (uint16_t)dt_unwire_count(u, UINT16_MAX);
     s->node = (uint32_t)dt_unwire_count(u, (size_t)r->p->n_nodes);
     s->wait = (uint32_t)dt_unwire_count(u, MAX_LIST);
+    s->also = (uint32_t)dt_unwire_count(u, MAX_LIST);
     s->also = (uint32_t)dt_unwire_count(u, MAX_LIST);
     int n = s->n_in + s->n_out;
     if (u->bad || (size_t)n > u->n) return bad("an instruction");
@@ -380,6 +387,18 @@ static dt_status put_program(dt_wire *w, const dt_program *p) {
     }
     return DT_OK;
 }
+/* A bucket is a run of collectives that others meet, within the queue. */
+static dt_status check_buckets(const dt_program *p, int q) {
+    for (int i = 0; i < p->n_instr[q]; i++) {
+        uint32_t also = p->instr[q][i].also;
+        if (also >= (uint32_t)(p->n_instr[q] - i)) return bad("a bucket of collectives");
+        for (uint32_t k = 0; also && k <= also; k++) {
+            const dt_instr *s = &p->instr[q][(uint32_t)i + k];
+            if (s->kind != DT_I_COLL || s->coll->index < 0 || s->coll->n != p->instr[q][i].coll->n) return bad("a bucket of collectives");
+        }
+    }
+    return DT_OK;
+}
 static dt_status get_program(reader *r, dt_program *p) {
     dt_unwire *u = r->u;
     p->device = (dt_device)dt_unwire_count(u, UINT32_MAX);
@@ -404,6 +423,7 @@ static dt_status get_program(reader *r, dt_program *p) {
         p->instr[q] = NEW(r, dt_instr, p->n_instr[q]);
         if (!p->instr[q]) return no_memory();
         for (int i = 0; i < p->n_instr[q]; i++) DT_TRY(get_instr(r, p, &p->instr[q][i]));
+        DT_TRY(check_buckets(p, q));
     }
     return DT_OK;
 }

@@ -3,6 +3,7 @@
 #include "ops/attention.h"
 #include "python/py.h"
 
+#include "plan/nodes.h"
 #include "plan/trace.h"
 
 /* ---- where factories put their results ---- */
@@ -331,6 +332,12 @@ static PyObject *trace_stop(PyObject *m, PyObject *none) {
     dt_trace_each(trace_event, &list);
     return list;
 }
+static PyObject *mpi_info(PyObject *m, PyObject *none) {
+    char text[512];
+    DT_PY_CHECK(dt_engine_mpi(text, sizeof text));
+    return PyUnicode_FromString(text);
+}
+static PyObject *node_info(PyObject *m, PyObject *none) { return Py_BuildValue("(iii)", dt_nodes, dt_node_self, dt_node_devices); }
 static PyObject *trace_dropped(PyObject *m, PyObject *none) { return PyLong_FromUnsignedLongLong(dt_trace_dropped()); }
 static PyObject *trace_now(PyObject *m, PyObject *none) { return PyLong_FromUnsignedLongLong(dt_trace_now()); }
 static PyObject *site(PyObject *m, PyObject *arg) {
@@ -343,6 +350,8 @@ static PyObject *site(PyObject *m, PyObject *arg) {
 }
 
 static PyMethodDef functions[] = {
+    {"_mpi_info", mpi_info, METH_NOARGS, NULL},
+    {"_node_info", node_info, METH_NOARGS, NULL},
     {"_trace_start", trace_start, METH_NOARGS, NULL},
     {"_trace_stop", trace_stop, METH_NOARGS, NULL},
     {"_trace_dropped", trace_dropped, METH_NOARGS, NULL},

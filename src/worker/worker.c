@@ -120,7 +120,7 @@ static void run_coll(dt_worker *w, dt_run_part *p, dt_instr *s) {
 /* A bucket: s and the s->also instructions behind it. */
 static void run_bucket(dt_worker *w, dt_run_part *p, dt_instr *s) {
     int n = (int)s->also + 1;
-    if (!w->transport->run_bucket) {
+    if (!w->transport->run_bucket || s->coll->spans) {
         for (int k = 0; k < n; k++) run_coll(w, p, s + k);
         return;
     }
