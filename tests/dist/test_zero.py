@@ -1,5 +1,6 @@
 """ZeRO: sharded parameters, gradients and optimizer states train as one device does, and cost what theory says."""
 
+import copy
 import os
 import subprocess
 import sys
@@ -199,6 +200,22 @@ def test_parameters_during_forward_are_whole_and_slices_again_after_an_error():
     assert model.embed.weight.placements == (Replicate(),)
     model.reshard()
     assert model.embed.weight.placements == (Shard(0),)
+
+
+def test_copies_and_conversions_are_units_of_their_own():
+    mesh = init_device_mesh("cpu", (2,))
+    model = shard_all(make(), mesh)
+    twin = copy.deepcopy(model)
+    ids = distribute_tensor(dtorch.arange(8).reshape(4, 2), mesh, [Shard(0)])
+    with dtorch.no_grad():
+        twin.blocks[0].up.weight.mul_(0)
+    twin(ids).square().mean().backward()
+    assert model.blocks[1].up.weight.grad is None and twin.blocks[1].up.weight.grad.placements == (Shard(0),)
+    assert not dtorch.equal(model(ids).full_tensor(), twin(ids).full_tensor())
+    twin.load_state_dict(model.state_dict())
+    assert dtorch.equal(model(ids).full_tensor(), twin(ids).full_tensor())
+    assert model.double()(ids).dtype == dtorch.float64
+    assert all(isinstance(p.placements[0], Shard if p.ndim else Replicate) for p in model.parameters())
 
 
 def test_backward_twice_and_gradients_of_gradients():

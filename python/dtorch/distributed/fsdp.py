@@ -84,12 +84,13 @@ class _Entry:
 
     def __init__(self, param):
         self.param = param
+        self.along = param._fully_sharded_along  # the mesh dimension; here, as copies of parameters have no attributes
         self.uses = []  # (module, name)
         self.pending = None
 
     def target(self):
         placements = list(self.param.placements)
-        placements[self.param._fully_sharded_along] = Replicate()
+        placements[self.along] = Replicate()
         return placements
 
 
