@@ -6,7 +6,6 @@
 #include <string.h>
 
 #include "backend/cpu/copy.h"
-#include "dtorch_ops.h"
 #include "ops/reduce.h"
 
 DT_CPU_KERNEL(max_dim);
