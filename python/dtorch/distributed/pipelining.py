@@ -342,8 +342,8 @@ def stages(module):
 class Schedule(list):
     """What the engine dispatched of a stream over several meshes, in order: dicts of
 
-    device (the first of the mesh), devices (how many), begin and end (seconds of the virtual clock), calls, opener (a forward whose saved values a backward will
-    read), closing (that backward's first piece), open (openers of the mesh whose values were alive when it began), run (equal for the pieces of one
+    device (the first of the mesh), devices (how many), begin and end (seconds of the virtual clock), calls, opener (a forward whose saved values a backward
+    will read), closing (that backward's first piece), open (openers of the mesh whose values were alive when it began), run (equal for the pieces of one
     stay on a mesh), plain (calls beside the stages), forced (dispatched because of a read, a full window or a pause).
 
     Printed as a chart, a row a mesh: F forwards, b backwards, - other work, the share of time that it works, and the most openers at once.
