@@ -558,3 +558,20 @@ def test_checkpoints_of_fully_sharded_layers(reshard):
         results.append([whole(p) for p in layers.parameters()])
     for p, q in zip(*results, strict=True):
         np.testing.assert_allclose(q, p, rtol=1e-4, atol=1e-5)
+
+
+def test_a_checkpoint_is_let_go_without_a_collection():
+    import gc
+    import weakref
+
+    gc.collect()
+    gc.disable()
+    try:
+        w = nn.Parameter(dtorch.ones(3, 3))
+        alive = weakref.ref(w)
+        out = checkpoint(lambda v: (v @ w).sum(), dtorch.ones(1, 3))
+        out.backward()
+        out = w = None
+        assert alive() is None
+    finally:
+        gc.enable()

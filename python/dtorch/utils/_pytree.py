@@ -55,17 +55,17 @@ def tree_unflatten(leaves, treespec):
     leaves = list(leaves)
     if len(leaves) != treespec.num_leaves:
         raise ValueError(f"tree_unflatten: the spec has {treespec.num_leaves} leaves, got {len(leaves)}")
-    source = iter(leaves)
+    return _build(treespec, iter(leaves))
 
-    def build(spec):
-        if spec.type is _LEAF:
-            return next(source)
-        values = [build(child) for child in spec.children]
-        if spec.keys is not None:
-            return spec.type(zip(spec.keys, values, strict=True))
-        return spec.type(*values) if hasattr(spec.type, "_fields") else spec.type(values)
 
-    return build(treespec)
+def _build(spec, source):
+    # Not a function inside of tree_unflatten: one that calls itself is in a cycle with what it sees, the leaves, which would live until a collection.
+    if spec.type is _LEAF:
+        return next(source)
+    values = [_build(child, source) for child in spec.children]
+    if spec.keys is not None:
+        return spec.type(zip(spec.keys, values, strict=True))
+    return spec.type(*values) if hasattr(spec.type, "_fields") else spec.type(values)
 
 
 def tree_leaves(tree):
