@@ -132,6 +132,18 @@ def test_with_tensor_parallelism(names, expected):
     check(train(model, lambda t: distribute_tensor(t, mesh["dp"], [Shard(0)])), expected)
 
 
+def test_hybrid_beside_tensor_parallelism(expected):
+    from dtorch.distributed.tensor.parallel import ColwiseParallel, RowwiseParallel, parallelize_module
+
+    mesh = init_device_mesh("cpu", (2, 2, 2), mesh_dim_names=("replicate", "shard", "tp"))
+    model = make()
+    parallelize_module(model.blocks[1], mesh["tp"], {"up": ColwiseParallel(), "down": RowwiseParallel()})
+    shard_all(model, mesh["replicate", "shard"], reshard_after_forward=True)
+    assert model.blocks[1].down.weight.placements == (Replicate(), Shard(0), Shard(1))
+    part = mesh["replicate", "shard"]
+    check(train(model, lambda t: distribute_tensor(t, part, [Shard(0)] * 2)), expected)
+
+
 def test_frozen_parameters():
     want = train(make(freeze=True))
     mesh = init_device_mesh("cpu", (4,))
