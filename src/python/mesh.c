@@ -392,6 +392,19 @@ static PyObject *mesh_repr(PyObject *self) {
     return PyUnicode_FromString(s.buf);
 }
 
+/* print(mesh): the devices as a table. In formatted text a mesh stays one line. */
+static PyObject *mesh_str(PyObject *self) {
+    PyObject *show = PyImport_ImportModule("dtorch.distributed._show");
+    PyObject *text = show ? PyObject_CallMethod(show, "mesh_text", "O", self) : NULL;
+    Py_XDECREF(show);
+    return text;
+}
+static PyObject *mesh_format(PyObject *self, PyObject *spec) {
+    PyObject *text = mesh_repr(self), *out = text ? PyObject_Format(text, spec) : NULL;
+    Py_XDECREF(text);
+    return out;
+}
+
 static PyObject *mesh_compare(PyObject *a, PyObject *b, int op) {
     if (!dt_py_is_mesh(a) || !dt_py_is_mesh(b) || (op != Py_EQ && op != Py_NE)) Py_RETURN_NOTIMPLEMENTED;
     py_mesh *x = (py_mesh *)a, *y = (py_mesh *)b;
@@ -569,6 +582,7 @@ static PyMethodDef mesh_methods[] = {
     {"__exit__", mesh_exit, METH_VARARGS, NULL},
     {"__copy__", itself, METH_NOARGS, NULL},
     {"__deepcopy__", itself, METH_O, NULL},
+    {"__format__", mesh_format, METH_O, NULL},
     {0},
 };
 static PyMappingMethods mesh_mapping = {.mp_subscript = mesh_subscript};
@@ -581,6 +595,7 @@ static PyTypeObject mesh_type = {
     .tp_flags = Py_TPFLAGS_DEFAULT,
     .tp_new = mesh_new,
     .tp_repr = mesh_repr,
+    .tp_str = mesh_str,
     .tp_richcompare = mesh_compare,
     .tp_hash = mesh_hash,
     .tp_getset = mesh_getset,

@@ -8,7 +8,10 @@ from __future__ import annotations
 from dtorch._C import DeviceMesh, Partial, Placement, Replicate, Shard, init_device_mesh
 from dtorch.distributed._context import context_parallel
 
-__all__ = ["DeviceMesh", "Partial", "Placement", "Replicate", "Shard", "context_parallel", "init_device_mesh", "is_available", "is_initialized"]
+__all__ = [
+    "DeviceMesh", "Partial", "Placement", "Replicate", "Shard", "context_parallel", "describe", "init_device_mesh", "is_available", "is_initialized",
+    "visualize_sharding",
+]  # fmt: skip
 
 _RANKS = {
     "init_process_group", "destroy_process_group", "new_group", "get_rank", "get_world_size", "barrier", "all_reduce", "all_gather",
@@ -43,6 +46,10 @@ def _refuse(name):
 def __getattr__(name):
     if name in _RANKS:
         return _refuse(name)
+    if name in ("describe", "visualize_sharding"):
+        from dtorch.distributed import _show
+
+        return getattr(_show, name)
     if name in ("checkpoint", "device_mesh", "fsdp", "pipelining", "tensor"):
         from importlib import import_module
 

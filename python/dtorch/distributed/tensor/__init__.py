@@ -50,7 +50,9 @@ def distribute_parameter(module, name, device_mesh, placements):
         module._buffers[name] = new
         return
     before = _replaced[old]
-    same = [p for p in before if p.device_mesh == new.device_mesh and p.placements == new.placements and p.requires_grad == old.requires_grad]
+    same = [
+        p for p in before if p.device_mesh == new.device_mesh and p.placements == new.placements and p.requires_grad == old.requires_grad
+    ]
     if not same:
         same = [type(old)(new, old.requires_grad)]
         before.append(same[0])
@@ -81,7 +83,7 @@ empty, full, ones, rand, randn, zeros = (_factory(n) for n in ("empty", "full", 
 
 
 def __getattr__(name):
-    if name in ("parallel", "placement_types"):
+    if name in ("debug", "experimental", "parallel", "placement_types"):
         from importlib import import_module
 
         return import_module("dtorch.distributed.tensor." + name)

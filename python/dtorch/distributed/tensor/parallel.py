@@ -26,6 +26,10 @@ __all__ = [
 class ParallelStyle:
     """A way to distribute one module; subclasses implement `_apply(module, device_mesh)`."""
 
+    def __repr__(self):
+        shown = ", ".join(f"{k}={v!r}" for k, v in vars(self).items() if v is not None and not k.startswith("_"))
+        return f"{type(self).__name__}({shown})"
+
     def _apply(self, module, device_mesh):
         raise NotImplementedError
 
