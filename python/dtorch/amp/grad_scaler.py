@@ -8,6 +8,7 @@ them; by then the last one has long been decided.
 
 from __future__ import annotations
 
+import weakref
 from collections import defaultdict
 
 import dtorch
@@ -80,7 +81,7 @@ class GradScaler:
         self._scale = self._tracker = None
         self._per_optimizer = defaultdict(dict)  # id of an optimizer -> found (bool tensor), stage
         self._pending = {}  # id of an optimizer -> _Before
-        self._hooked = set()
+        self._hooked = weakref.WeakSet()
 
     def _start(self, like):
         if self._scale is not None:
@@ -183,8 +184,8 @@ class GradScaler:
 
     def _hook(self, optimizer):
         """Whoever steps or saves the optimizer otherwise finds its numbers right."""
-        if id(optimizer) not in self._hooked:
-            self._hooked.add(id(optimizer))
+        if optimizer not in self._hooked:
+            self._hooked.add(optimizer)
             optimizer.register_step_pre_hook(lambda opt, args, kwargs: self._settle(opt))
             optimizer.register_state_dict_pre_hook(self._settle)
 
