@@ -46,11 +46,12 @@ def torch_layer(a, grouped):
 
     def loop(weight, index):
         y = torch.zeros_like(x)
+        g, u, d = gate.unbind(0), up.unbind(0), down.unbind(0)
         for e in range(a.experts):
             t, k = (index == e).nonzero(as_tuple=True)
             h = x[t]
-            h = (F.silu(h @ gate[e]) * (h @ up[e])) @ down[e]
-            y = y.index_add(0, t, h * weight[t, k, None])
+            h = (F.silu(h @ g[e]) * (h @ u[e])) @ d[e]
+            y.index_add_(0, t, h * weight[t, k, None])
         return y
 
     def sort(weight, index):
