@@ -89,6 +89,39 @@ def test_dtypes(dtype, tol, way):
     compare(dt.init_device_mesh("cpu", (3,)), [S(2)], (2, 4, 2, 50, 50, 8, 8), way, dtype=dtype, tol=tol, is_causal=True)
 
 
+def bits(n, way, H=4, Hk=4, L=133):
+    """Arrays of y, gq, gk, gv; n None: on one device."""
+    mesh = n and dt.init_device_mesh("cpu", (n,))
+    dt.manual_seed(0)
+    xs = [dt.randn(2, h, L, 32) for h in (H, Hk, Hk)]
+    xs = [(dt.distribute_tensor(x, mesh, [S(2)]) if n else x).requires_grad_(True) for x in xs]
+    with context_parallel(way):
+        y = F.scaled_dot_product_attention(*xs, is_causal=True, enable_gqa=True, dropout_p=0.1)
+    g = y.detach().full_tensor() * 2
+    y.backward(dt.distribute_tensor(g, mesh, [R()]) if n else g)
+    return [t.detach().full_tensor().numpy() for t in (y, *(x.grad for x in xs))]
+
+
+@pytest.mark.parametrize(("n", "heads"), [(2, (4, 4)), (4, (8, 4)), (3, (6, 3))])
+def test_bits(n, heads):
+    """Ulysses does one device's sums in its order; so does gather but for gradients of keys. Every way repeats itself, on any number of threads."""
+    want = bits(None, "auto", *heads)
+    for way in ("ulysses", "gather", "ring"):
+        got = bits(n, way, *heads)
+        same = {"ulysses": 4, "gather": 2, "ring": 0}[way]
+        for a, b in zip(want[:same], got, strict=False):
+            np.testing.assert_array_equal(a, b)
+        for threads in (1, dt.get_num_threads()):
+            before = dt.get_num_threads()
+            dt.set_num_threads(threads)
+            try:
+                again = bits(n, way, *heads)
+            finally:
+                dt.set_num_threads(before)
+            for a, b in zip(got, again, strict=True):
+                np.testing.assert_array_equal(a, b)
+
+
 def test_dropout_is_the_composition_with_dropout():
     """The kernel draws what dropout of the whole matrix of weights draws."""
     q, k, v = dt.randn(2, 3, 10, 4, dtype=dt.float64), dt.randn(2, 3, 7, 4, dtype=dt.float64), dt.randn(2, 3, 7, 5, dtype=dt.float64)
