@@ -256,7 +256,7 @@ class profile:
             if kind == MEMORY:
                 continue
             if site not in sites:
-                sites[site] = _C._site(site)
+                sites[site] = _C._site_of(site)
             file, line, function = sites[site]
             out.append({"lane": lane, "kind": _CATEGORY[kind], "name": name, "file": file, "line": line, "function": function,
                         "begin": begin, "end": end, "bytes": a if kind in (KERNEL, COMM, FETCH) else 0})  # fmt: skip

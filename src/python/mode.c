@@ -356,7 +356,7 @@ static PyMethodDef functions[] = {
     {"_trace_stop", trace_stop, METH_NOARGS, NULL},
     {"_trace_dropped", trace_dropped, METH_NOARGS, NULL},
     {"_trace_now", trace_now, METH_NOARGS, NULL},
-    {"_site", site, METH_O, NULL},
+    {"_site_of", site, METH_O, NULL},
     {"is_grad_enabled", is_grad_enabled, METH_NOARGS, "Are calls recorded for backward (in this thread)?"},
     {"_grad_set", grad_set, METH_O, "Returns the previous value."},
     {"is_inference_mode_enabled", is_inference, METH_NOARGS, "Is inference mode on (in this thread)?"},
