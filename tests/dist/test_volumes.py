@@ -9,7 +9,7 @@ import dtorch.nn.functional as F
 import numpy as np
 import pytest
 from dtorch import Replicate, Shard, distribute_tensor, init_device_mesh, nn
-from dtorch.distributed.tensor import distribute_module
+from dtorch.distributed.tensor import distribute_module, distribute_parameter
 from dtorch.distributed.tensor.parallel import ColwiseParallel, RowwiseParallel, SequenceParallel, parallelize_module
 
 R, S = Replicate, Shard
@@ -59,7 +59,9 @@ def train(mesh, plan=None, steps=3, micro_batches=1, split=()):
     """Losses of a few steps, the model, and the report of each step."""
     dt.manual_seed(0)
     model = GPT()
-    if plan:
+    if callable(plan):
+        plan(model, mesh)
+    elif plan:
         parallelize_module(model, mesh["tp"], plan)
     if mesh:
         distribute_module(model, mesh)
@@ -132,6 +134,33 @@ def test_sequence_parallel(alone, devices):
         sums = report.only("all_reduce")
         assert sums.count <= len(small) + 4 and sums.bytes <= 2 * (devices - 1) * 4 * (sum(p.numel() for p in small) + 4 * BATCH * TIME)
         assert {r["kind"] for r in report} == {"all_gather", "reduce_scatter", "all_reduce"}
+
+
+def place_weights(model, mesh):
+    """Weights as TENSOR cuts them, and nothing said of inputs and outputs."""
+    for name, module in model.named_modules():
+        for key in list(module._parameters):
+            last = name.split(".")[-1]
+            rows = last in ("words", "head", "q", "k", "v", "up")
+            cut = S(0) if rows else S(1) if last in ("o", "down") and key == "weight" else R()
+            if module._parameters[key] is not None:
+                distribute_parameter(module, key, mesh["tp"], [cut])
+
+
+@pytest.mark.parametrize("plan", [TENSOR, place_weights], ids=["plan", "placements alone"])
+@pytest.mark.parametrize("shape", [(2, 2), (2, 4), (3, 2)])
+def test_data_and_tensor_parallel(alone, shape, plan):
+    """Each sends what it would alone; placements of the weights are enough, calls find the rest."""
+    mesh = init_device_mesh("cpu", shape, mesh_dim_names=("dp", "tp"))
+    losses, model, reports = train(mesh, plan, split=("dp",))
+    np.testing.assert_allclose(losses, alone[0], rtol=1e-5)
+    dp, tp = shape
+    gradients = sum(p.numel() * 4 * (1 if p.placements[1].is_shard() else tp) for p in model.parameters())
+    activations, rows = 2 * (tp - 1) * ACTIVATION * (4 * LAYERS + 2), 2 * (tp - 1) * BATCH * TIME * 4
+    for report in reports:
+        assert {r["kind"] for r in report} == {"all_reduce"} and {r["mesh_dim"] for r in report} <= {"dp", "tp"}
+        assert activations <= report.only(mesh_dim="tp").bytes <= activations + 4 * rows
+        assert 2 * (dp - 1) * gradients <= report.only(mesh_dim="dp").bytes <= 2 * (dp - 1) * (gradients + 16 * 4 * tp)
 
 
 OPTIONS = [{}, {"weight": True}, {"label_smoothing": 0.1}, {"ignore_index": 5, "reduction": "sum"}]
