@@ -440,9 +440,6 @@ dt_status dt_plan_write(const dt_plan *p, dt_device_fn here, void *ctx, dt_wire 
     dt_wire_u64(w, (uint64_t)p->n_nodes);
     dt_wire_u64(w, (uint64_t)p->n_numbers);
     dt_wire_u64(w, (uint64_t)p->n_colls);
-    for (int i = 0; i < p->n_colls; i++)
-        if (p->coll[i]->exchange && coll_here(p->coll[i], here, ctx))
-            return dt_fail(DT_E_NOTIMPL, "%s: experts must lie on the devices of node 0", p->coll[i]->kind);
     for (int i = 0; i < p->n_colls; i++) {
         bool want = p->coll[i]->index >= 0 && coll_here(p->coll[i], here, ctx); /* others stand with their instruction */
         dt_wire_u64(w, want);
