@@ -410,3 +410,80 @@ def test_activations_in_flight_are_bounded_in_memory():
     assert all(m <= 1.25 * f for f, m in zip(few, many, strict=True)), (few, many)
     activations = 256 * 128 * 4
     assert many[0] > 2 * 3 * activations  # the measure sees them: three micro-batches' tanh results, two layers
+
+
+# ---- any program over several meshes
+class Staged:
+    """A random program on tensors on stages, on the whole mesh and on one device: sums, moves, writes through views, reads. NumPy does the same."""
+
+    def __init__(self, seed):
+        from dtorch import _C
+
+        self.r, self.g = np.random.default_rng(seed), np.random.default_rng(seed)
+        stages, tp = int(self.r.integers(2, 5)), int(self.r.integers(1, 3))
+        self.mesh = init_device_mesh("cpu", (stages, tp), mesh_dim_names=("pp", "tp"))
+        self.stage = [self.mesh["pp"][i] for i in range(stages)]
+        _C._mesh_stages(self.stage)
+        self.t, self.n = [], []
+        for _ in range(6):
+            a = self.g.standard_normal((6, 4)).astype(np.float32)
+            where = int(self.r.integers(stages + 2))
+            t = dtorch.tensor(a)
+            if where < stages:
+                t = distribute_tensor(t, self.stage[where], [self.cut()])
+            elif where == stages:
+                t = distribute_tensor(t, self.mesh, [Replicate(), Shard(0)])
+            self.t.append(t)
+            self.n.append(a.astype(np.float64))
+
+    def cut(self):
+        return (Shard(0), Shard(1), Replicate())[int(self.r.integers(3))]
+
+    def step(self):
+        i, j, d = (int(k) for k in self.r.integers(6, size=3))
+        kind = self.r.random()
+        if kind < 0.35:
+            self.t[d], self.n[d] = self.t[i] * 0.5 + self.t[j], self.n[i] * 0.5 + self.n[j]
+        elif kind < 0.55:
+            self.t[d], self.n[d] = (self.t[i] - self.t[j]).tanh(), np.tanh(self.n[i] - self.n[j])
+        elif kind < 0.75:
+            to = self.stage[int(self.r.integers(len(self.stage)))]
+            self.t[d], self.n[d] = self.t[i].redistribute(to, [self.cut()]), self.n[i].copy()
+        elif kind < 0.8:
+            self.t[d], self.n[d] = dtorch.ones(6, 4) * 0.25, np.full((6, 4), 0.25)
+        elif kind < 0.88:
+            self.t[d].mul_(0.5)
+            self.n[d] = self.n[d] * 0.5
+        elif kind < 0.95:
+            self.t[d][1:3].add_(1.0)
+            self.n[d] = self.n[d].copy()
+            self.n[d][1:3] += 1
+        else:
+            self.check(i)
+
+    def check(self, i):
+        np.testing.assert_allclose(whole(self.t[i]), self.n[i], rtol=1e-3, atol=1e-4)
+
+
+@pytest.mark.parametrize("seed", range(12))
+def test_random_programs_over_stages(seed):
+    p = Staged(seed)
+    for _ in range(250):
+        p.step()
+    for i in range(6):
+        p.check(i)
+
+
+def test_out_of_memory_on_a_stage_is_an_error_there():
+    mesh = dtorch.DeviceMesh("cpu", [58, 59], mesh_dim_names=("pp",))
+    model = pipeline(nn.Sequential(nn.Linear(64, 64), nn.Linear(64, 4096)), mesh["pp"], [1, 1])
+    first = model[0](dtorch.ones(4, 64))
+    dtorch.synchronize()
+    dtorch.set_memory_limit("cpu:59", dtorch.memory_stats("cpu:59")["allocated"] + (1 << 16))
+    try:
+        with pytest.raises(dtorch.OutOfMemoryError):
+            model(dtorch.ones(512, 64)).sum().item()
+        assert np.isfinite(whole(first)).all()
+    finally:
+        dtorch.set_memory_limit("cpu:59", None)
+    assert np.isfinite(model(dtorch.ones(512, 64)).sum().item())
