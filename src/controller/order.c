@@ -225,6 +225,12 @@ static bool comes_back(const segment *y, const segment *x) {
     return false;
 }
 
+/* A backward is no opener, though its gradients may go round over a norm of all stages' and come back to the optimizer. */
+static bool is_backward(const segment *s) {
+    const segment *first = by_id(s->run);
+    return s->closing || (first && first->closing);
+}
+
 static void find_openers(segment *y) {
     bool away = false; /* does it read from another mesh at all */
     for (uint32_t i = 0; i < y->n_dep; i++) {
@@ -233,7 +239,7 @@ static void find_openers(segment *y) {
     }
     for (uint32_t i = 0; away && i < y->n_dep; i++) {
         const segment *x = by_id(y->dep[i]);
-        if (!x || x->side || x->mesh != y->mesh || x->run == y->run || !comes_back(y, x)) continue;
+        if (!x || x->side || x->mesh != y->mesh || x->run == y->run || is_backward(x) || !comes_back(y, x)) continue;
         y->closing = true;
         learn_opener(x, meshes_between(x->id, y->id));
     }
