@@ -30,7 +30,7 @@
 #include "controller/engine.h"
 #include "passes/options.h"
 
-enum { SEGMENTS = 1024, WINDOW = 512, ABSORB_MAX = 64, NODES_PENDING = 1 << 16, WALK_MAX = 512, KINDS = 512, QUIET_CALLS = 20000, LOG = 4096 };
+enum { SEGMENTS = 1024, WINDOW = 512, ABSORB_MAX = 64, NODES_PENDING = 1 << 16, WALK_MAX = 512, KINDS = 8192, QUIET_CALLS = 20000, LOG = 4096 };
 
 typedef struct segment {
     uint32_t id; /* 0: unused */
@@ -191,7 +191,7 @@ static uint32_t meshes_between(uint32_t from, uint32_t to) {
 static void learn_opener(const segment *x, uint32_t limit) {
     for (uint32_t id = x->run; id <= x->id; id++) {
         const segment *s = by_id(id);
-        if (s && s->run == x->run && s->mesh == x->mesh && !s->side) kinds[s->kind % KINDS] = (kind_limit){s->kind, limit};
+        if (s && s->run == x->run && s->mesh == x->mesh && !s->side && s->cost > 0) kinds[s->kind % KINDS] = (kind_limit){s->kind, limit};
     }
 }
 
@@ -237,12 +237,15 @@ static void find_openers(segment *y) {
         const segment *z = by_id(y->dep[i]);
         away |= z && !z->side && z->mesh != y->mesh;
     }
+    const segment *opener = NULL; /* the youngest: weights, too, go out to other meshes (tied ones) and are read by backwards, but are older */
     for (uint32_t i = 0; away && i < y->n_dep; i++) {
         const segment *x = by_id(y->dep[i]);
-        if (!x || x->side || x->mesh != y->mesh || x->run == y->run || is_backward(x) || !comes_back(y, x)) continue;
-        y->closing = true;
-        learn_opener(x, meshes_between(x->id, y->id));
+        if (!x || x->side || x->mesh != y->mesh || x->run == y->run || is_backward(x) || (opener && x->id < opener->id)) continue;
+        if (comes_back(y, x)) opener = x;
     }
+    if (!opener) return;
+    y->closing = true;
+    learn_opener(opener, meshes_between(opener->id, y->id));
 }
 
 /* Stays on the mesh that hold values for a backward to come: openers of which more than half of what they left is alive. */
@@ -250,7 +253,7 @@ static uint32_t count_open(const dt_mesh *m) {
     uint32_t n = 0, run = 0;
     for (uint32_t id = next_id > SEGMENTS ? next_id - SEGMENTS + 1 : 1; id < next_id; id++) {
         const segment *s = by_id(id);
-        if (!s || s->graph || s->side || s->mesh != m || s->run == run || !limit_of(s->kind) || 2 * s->alive <= s->alive_at_dispatch) continue;
+        if (!s || s->graph || s->side || s->cost <= 0 || s->mesh != m || s->run == run || !limit_of(s->kind) || 2 * s->alive <= s->alive_at_dispatch) continue;
         run = s->run;
         n++;
     }
