@@ -448,3 +448,59 @@ def test_where_collectives_stand_changes_no_bit():
         assert run.returncode == 0, run.stderr
         outputs.add(run.stdout)
     assert len(outputs) == 1 and len(outputs.pop().split()) == 4
+
+
+class Clamped(nn.Module):
+    """Writes into its own parameters while it runs."""
+
+    def __init__(self):
+        super().__init__()
+        self.embed, self.w = nn.Embedding(VOCABULARY, WIDTH, max_norm=1.0), nn.Parameter(dtorch.randn(5, WIDTH))
+
+    def forward(self, ids):
+        with dtorch.no_grad():
+            self.w.clamp_(-0.3, 0.3)
+            self.w[2, 1:] = 0.1
+        return self.embed(ids) @ self.w.t()
+
+
+@pytest.mark.parametrize("reshard", [True, False])
+def test_writes_into_gathered_parameters_reach_the_slices(reshard):
+    mesh = init_device_mesh("cpu", (3,))
+    after = []
+    for cut in (False, True):
+        dtorch.manual_seed(0)
+        model = Clamped()
+        if cut:
+            fully_shard(model.embed, mesh=mesh, reshard_after_forward=reshard)
+            fully_shard(model, mesh=mesh, reshard_after_forward=reshard)
+        optimizer = dtorch.optim.SGD(model.parameters(), lr=0.1)
+        for step in range(3):
+            ids = dtorch.tensor(np.random.default_rng(step).integers(0, VOCABULARY, 7))
+            optimizer.zero_grad()
+            model(distribute_tensor(ids, mesh, [Shard(0)]) if cut else ids).square().sum().backward()
+            optimizer.step()
+        assert not cut or model.w.placements == (Shard(0),)
+        after.append([(p.full_tensor() if cut else p).detach().numpy() for p in model.parameters()])
+    for want, got in zip(*after, strict=True):
+        np.testing.assert_allclose(got, want, rtol=1e-5, atol=1e-6)
+
+
+def test_parameters_that_somebody_else_puts_there_are_used_as_they_lie():
+    mesh = init_device_mesh("cpu", (4,))
+    model = nn.Sequential(nn.Linear(5, 6), nn.Linear(6, 3))
+    plain = {k: v.detach() * 2 for k, v in model.state_dict().items()}
+    x = dtorch.randn(4, 5)
+    want = nn.utils.stateless.functional_call(model, plain, (x,)).detach().numpy()
+    mine = model(x).detach().numpy()
+    fully_shard(model[0], mesh=mesh)
+    fully_shard(model, mesh=mesh)
+    y = distribute_tensor(x, mesh, [Shard(0)])
+    np.testing.assert_allclose(nn.utils.stateless.functional_call(model, plain, (y,)).full_tensor().detach().numpy(), want, rtol=1e-5, atol=1e-6)
+    np.testing.assert_allclose(model(y).full_tensor().detach().numpy(), mine, rtol=1e-5, atol=1e-6)
+
+
+@pytest.mark.parametrize("placement", [Shard(9), Replicate(), 1])
+def test_placements_for_slices_that_are_none_are_refused(placement):
+    with pytest.raises((TypeError, ValueError), match="shard_placement_fn.*'weight' of shape"):
+        fully_shard(nn.Linear(2, 2), mesh=init_device_mesh("cpu", (2,)), shard_placement_fn=lambda p: placement)

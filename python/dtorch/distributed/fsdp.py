@@ -85,8 +85,10 @@ class _Entry:
     def __init__(self, param):
         self.param = param
         self.along = param._fully_sharded_along  # the mesh dimension; here, as copies of parameters have no attributes
+        self.mesh = param.device_mesh
         self.uses = []  # (module, name)
         self.pending = None
+        self.whole = None  # what is gathered at present, and its version
 
     def target(self):
         placements = list(self.param.placements)
@@ -167,7 +169,10 @@ class _Unit:
             # a parameter that was replaced since (load_state_dict(assign=True)) is the new one
             module, name = entry.uses[0]
             entry.param = module._parameters[name]
+            if entry.param.device_mesh != entry.mesh:
+                continue  # somebody put a tensor of their own there (functional_call): it lies as they want it
             value = _Gather.apply(entry.param, entry, self) if self._through_function(entry.param) else self.gathered(entry.param, entry)
+            entry.whole = value, value._version
             for module, name in entry.uses:
                 module._parameters[name] = value
 
@@ -177,6 +182,12 @@ class _Unit:
         self.depth -= 1
         if self.depth == 0:
             for entry in self.entries:
+                if entry.whole is None:
+                    continue
+                (value, version), entry.whole = entry.whole, None
+                if value._version != version:  # forward wrote into its parameter, as Embedding(max_norm=…) does
+                    with dtorch.no_grad():
+                        entry.param.copy_(value.detach().redistribute(placements=list(entry.param.placements)))
                 for module, name in entry.uses:
                     module._parameters[name] = entry.param
 
@@ -243,7 +254,9 @@ def _units(module, recurse):
 # ---- the call
 
 
-def _check(mesh, mp_policy, offload_policy):
+def _check(module, mesh, mp_policy, offload_policy):
+    if not isinstance(module, dtorch.nn.Module):
+        raise TypeError(f"fully_shard(): module must be a Module, not {type(module).__name__}")
     if not isinstance(mesh, DeviceMesh):
         raise TypeError(f"fully_shard(): mesh must be a DeviceMesh, not {type(mesh).__name__}: mesh=init_device_mesh(...)")
     if mesh.ndim not in (1, 2):
@@ -298,7 +311,7 @@ def fully_shard(
     """
     if mesh is None:
         mesh = _C._default_mesh()
-    _check(mesh, mp_policy, offload_policy)
+    _check(module, mesh, mp_policy, offload_policy)
     if isinstance(module, FSDPModule):
         raise ValueError("fully_shard(): this module has been sharded already")
     reshard = reshard_after_forward
@@ -326,12 +339,23 @@ def fully_shard(
 _replaced = Replaced()
 
 
+def _placement_for(p, name, shard_placement_fn):
+    cut = None if shard_placement_fn is None else shard_placement_fn(p)
+    if cut is None:
+        return Shard(0)
+    if not isinstance(cut, Shard):
+        raise TypeError(f"fully_shard(): shard_placement_fn must return a Shard or None, got {cut!r} for {name!r} of shape {tuple(p.shape)}")
+    if p.ndim and not -p.ndim <= cut.dim < p.ndim:
+        raise ValueError(f"fully_shard(): shard_placement_fn gave {cut!r} for {name!r} of shape {tuple(p.shape)}: legal are {-p.ndim} to {p.ndim - 1}")
+    return cut
+
+
 def _manage(unit, sub, name, p, shard_placement_fn):
     if getattr(p, "_fully_sharded_along", None) is None:
         before = _replaced[p]  # shared with a module that came before
         new = before[0] if before else None
         if new is None:
-            new = _cut(p, unit.mesh, (shard_placement_fn(p) if shard_placement_fn is not None else None) or Shard(0))
+            new = _cut(p, unit.mesh, _placement_for(p, name, shard_placement_fn))
             if new is None:
                 return
             before.append(new)
