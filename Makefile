@@ -20,7 +20,7 @@ help:
 	@echo "make docs     docs/reference and the .pyi stubs, from the operator table and the docstrings"
 	@echo "make wheel    a wheel in dist/"
 	@echo "make install  build and install into .venv"
-	@echo "make format   clang-format and ruff format what they know"
+	@echo "make format   clang-format, and what ruff can mend by itself"
 	@echo "make clean    remove what the above made, but not .venv and out/"
 
 # ---- environment and build ------------------------------------------------------------------------------------------------

@@ -1,14 +1,18 @@
 /* Passes: what happens to a subgraph between the client's records and a plan. One file each.
  *
- *   dead.c     marks nodes whose results nobody can name
- *   key.c      numbers external values and writes the key a cached plan is found by
- *   cse.c     calls equal to earlier ones
- *   reshard.c  any placements on any mesh -> any other: pulls, or a local alias
- *   pull.c     transfers between meshes where only the reader acts
- *   lower.c    calls -> instructions per device: implied casts and redistributions, aliases, kernels
- *   bucket.c  where collectives stand, and which meet together
- *   fuse.c    elementwise steps -> fused groups
- *   memory.c   storages -> slots and arena offsets, in-place reuse
+ *   dead.c      marks nodes whose results nobody can name
+ *   key.c       numbers external values and writes the key a cached plan is found by
+ *   cse.c       calls equal to earlier ones
+ *   lower.c     calls -> instructions per device: implied casts and redistributions, aliases, kernels; it asks
+ *     reshard.c   any placements on any mesh -> any other: who holds what a device needs
+ *     collect.c   that as aliases or one collective
+ *     pull.c      that between meshes, where only the reader acts
+ *     ring.c      attention over a sharded sequence
+ *     staged.c    operators along a sharded dimension, in stages
+ *     exchange.c  rows to the devices of their experts
+ *   bucket.c    where collectives stand, and which meet together
+ *   fuse.c      elementwise steps -> fused groups
+ *   memory.c    storages -> slots and arena offsets, in-place reuse
  *
  * Controller thread only. */
 #ifndef DT_PASSES_PASSES_H

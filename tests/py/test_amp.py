@@ -203,7 +203,7 @@ def test_backward_of_a_checkpoint_keeps_no_casts():
     first = step()
     assert abs(step() - first) < 100_000
     base = dtorch.memory_stats("cpu:0")["allocated"]
-    del m
+    m = None
     dtorch.synchronize()
     freed = base - dtorch.memory_stats("cpu:0")["allocated"]
     assert 512 * 512 * 4 <= freed < 512 * 512 * 4 + 100_000, freed  # the parameter, which a kept cast would hold, and nothing else
