@@ -27,10 +27,7 @@ if "DTORCH_OPENBLAS" not in _os.environ:  # the matrix products' library, found 
 from dtorch import _C, _compose_reduce, _functional, _modes, _planned, _tensor, _types
 
 _os.environ.setdefault("DTORCH_PREFIX", _sys.prefix)
-_status = _C._node_serve()  # under mpiexec or srun, ranks other than 0 serve the program here and never run it
-if _status is not None:
-    _sys.stdout.flush()
-    _os._exit(_status)
+_C._node_serve()  # under mpiexec or srun, ranks other than 0 serve the program here and never run it
 _os.environ["DTORCH_NODES"] = "1"  # processes that this one starts are not nodes of the run
 
 from dtorch._C import (  # noqa: E402

@@ -552,10 +552,16 @@ static void end(void) {
         poll_flights();
         dt_futex_wait(&net.bell, atomic_load(&net.bell), 50);
     }
-    if (any_lost || net.flights || !all_gone()) /* the launcher ends what is left of the run */
-        net.mpi.abort(net.mpi.world, 1);
-    else
+    if (!any_lost && !net.flights && all_gone()) {
         net.mpi.finalize();
+        return;
+    }
+    fprintf(stderr, "dtorch node %d: not all of the run has ended (%s); giving it up\n", net.rank,
+            any_lost      ? "a node is lost"
+            : net.flights ? "messages are still under way"
+                          : "a node does not answer");
+    fflush(stderr);
+    net.mpi.abort(net.mpi.world, 1); /* the launcher ends what is left of the run */
 }
 
 static void *net_main(void *arg) {

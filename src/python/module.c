@@ -69,10 +69,11 @@ static PyObject *node_serve(PyObject *self, PyObject *none) {
     if (dt_node_self == 0) Py_RETURN_NONE;
     int status;
     Py_BEGIN_ALLOW_THREADS status = dt_node_main();
-    Py_END_ALLOW_THREADS return PyLong_FromLong(status);
+    exit(status); /* not Py_Exit: nothing of the program ran here. Not _exit: an MPI library says goodbye to its launcher in an exit handler */
+    Py_END_ALLOW_THREADS Py_RETURN_NONE;
 }
 static PyMethodDef node_def = {"_node_serve", node_serve, METH_NOARGS,
-                               "None in the process that runs the program; others serve it and return their exit status."};
+                               "Returns in the process that runs the program; others serve it and end with their exit status."};
 static PyMethodDef stop_def = {"_engine_stop", engine_stop, METH_NOARGS, "Finish or abandon all work and join every thread."};
 
 static int register_stop(PyObject *m) {
