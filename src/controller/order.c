@@ -51,7 +51,8 @@ typedef struct kind_limit {
 } kind_limit;
 
 static segment ring[SEGMENTS];
-static uint32_t next_id = 1, oldest = 1;                        /* pending ones have ids in [oldest, next_id) */
+static uint32_t settled = 1;             /* older openers that are still open stay so for reasons of their own (a forward without a backward): not counted */
+static uint32_t next_id = 1, oldest = 1; /* pending ones have ids in [oldest, next_id) */
 static segment *open_main, *open_free, *open_side, *open_after; /* being recorded */
 static const dt_mesh *stay_mesh;                                /* where the last call on a mesh was */
 static uint32_t stay_run;                                       /* run of this stay's calls that depend on other meshes; 0 none yet */
@@ -250,8 +251,8 @@ static void find_openers(segment *y) {
 
 /* Stays on the mesh that hold values for a backward to come: openers of which more than half of what they left is alive. */
 static uint32_t count_open(const dt_mesh *m) {
-    uint32_t n = 0, run = 0;
-    for (uint32_t id = next_id > SEGMENTS ? next_id - SEGMENTS + 1 : 1; id < next_id; id++) {
+    uint32_t n = 0, run = 0, first = next_id > SEGMENTS ? next_id - SEGMENTS + 1 : 1;
+    for (uint32_t id = first > settled ? first : settled; id < next_id; id++) {
         const segment *s = by_id(id);
         if (!s || s->graph || s->side || s->cost <= 0 || s->mesh != m || s->run == run || !limit_of(s->kind) || 2 * s->alive <= s->alive_at_dispatch) continue;
         run = s->run;
@@ -503,6 +504,7 @@ void dt_order_flush(void) {
     close_segments();
     while (commit_next(false) || commit_next(true)) {}
     floor_time = latest;
+    settled = next_id;
     if (calls_since_switch > QUIET_CALLS) on = false;
 }
 
