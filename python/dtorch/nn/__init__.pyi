@@ -19,6 +19,7 @@ from dtorch.nn.modules.batchnorm import BatchNorm3d as BatchNorm3d
 from dtorch.nn.modules.linear import Bilinear as Bilinear
 from dtorch.nn.parameter import Buffer as Buffer
 from dtorch.nn.modules.activation import CELU as CELU
+from dtorch.nn.modules.loss import CTCLoss as CTCLoss
 from dtorch.nn.modules.channelshuffle import ChannelShuffle as ChannelShuffle
 from dtorch.nn.modules.padding import CircularPad1d as CircularPad1d
 from dtorch.nn.modules.padding import CircularPad2d as CircularPad2d
@@ -72,6 +73,8 @@ from dtorch.nn.modules.rnn import LSTMCell as LSTMCell
 from dtorch.nn.modules.normalization import LayerNorm as LayerNorm
 from dtorch.nn.modules.activation import LeakyReLU as LeakyReLU
 from dtorch.nn.modules.linear import Linear as Linear
+from dtorch.nn.modules.loss import LinearCrossEntropyLoss as LinearCrossEntropyLoss
+from dtorch.nn.functional._linear_loss import LinearCrossEntropyOptions as LinearCrossEntropyOptions
 from dtorch.nn.modules.normalization import LocalResponseNorm as LocalResponseNorm
 from dtorch.nn.modules.activation import LogSigmoid as LogSigmoid
 from dtorch.nn.modules.activation import LogSoftmax as LogSoftmax
@@ -84,6 +87,7 @@ from dtorch.nn.modules.pooling import MaxUnpool1d as MaxUnpool1d
 from dtorch.nn.modules.pooling import MaxUnpool2d as MaxUnpool2d
 from dtorch.nn.modules.pooling import MaxUnpool3d as MaxUnpool3d
 from dtorch.nn.modules.activation import Mish as Mish
+from dtorch.nn.moe import MoE as MoE
 from dtorch.nn.modules.module import Module as Module
 from dtorch.nn.modules.container import ModuleDict as ModuleDict
 from dtorch.nn.modules.container import ModuleList as ModuleList
@@ -149,6 +153,7 @@ from dtorch.nn.modules.padding import ZeroPad3d as ZeroPad3d
 from dtorch.nn import functional as functional
 from dtorch.nn import init as init
 from dtorch.nn import modules as modules
+from dtorch.nn import moe as moe
 from dtorch.nn import parameter as parameter
 from dtorch.nn import utils as utils
 def factory_kwargs(*args: Any, **kwargs: Any) -> Any: ...

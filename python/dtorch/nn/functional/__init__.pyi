@@ -9,6 +9,7 @@ from dtorch._C import DeviceMesh as DeviceMesh
 from dtorch._C import Generator as Generator
 from dtorch._C import Size as Size
 from dtorch._C import Tensor as Tensor
+from dtorch.nn.functional._linear_loss import LinearCrossEntropyOptions as LinearCrossEntropyOptions
 from dtorch.nn.functional._spatial import adaptive_avg_pool2d as adaptive_avg_pool2d
 from dtorch.nn.functional._spatial import adaptive_avg_pool3d as adaptive_avg_pool3d
 from dtorch.nn.functional._spatial import adaptive_max_pool1d as adaptive_max_pool1d
@@ -21,6 +22,7 @@ from dtorch.nn.functional._spatial import affine_grid as affine_grid
 from dtorch.nn.functional._spatial import channel_shuffle as channel_shuffle
 from dtorch.nn.functional._loss import cosine_embedding_loss as cosine_embedding_loss
 from dtorch.nn.functional._distance import cosine_similarity as cosine_similarity
+from dtorch.nn.functional._ctc import ctc_loss as ctc_loss
 from dtorch.nn.functional._activation import dropout1d as dropout1d
 from dtorch.nn.functional._activation import dropout2d as dropout2d
 from dtorch.nn.functional._activation import dropout3d as dropout3d
@@ -31,6 +33,7 @@ from dtorch.nn.functional._spatial import grid_sample as grid_sample
 from dtorch.nn.functional._activation import gumbel_softmax as gumbel_softmax
 from dtorch.nn.functional._loss import hinge_embedding_loss as hinge_embedding_loss
 from dtorch.nn.functional._spatial import interpolate as interpolate
+from dtorch.nn.functional._linear_loss import linear_cross_entropy as linear_cross_entropy
 from dtorch.nn.functional._spatial import local_response_norm as local_response_norm
 from dtorch.nn.functional._spatial import lp_pool1d as lp_pool1d
 from dtorch.nn.functional._spatial import lp_pool2d as lp_pool2d
@@ -95,6 +98,7 @@ def fold(input: Tensor, output_size: _int | Sequence[_int], kernel_size: _int | 
 def gelu(input: Tensor, *, approximate: _str = 'none') -> Tensor: ...
 def glu(input: Tensor, dim: _int = -1) -> Tensor: ...
 def group_norm(input: Tensor, num_groups: _int, weight: Tensor | None = None, bias: Tensor | None = None, eps: Number = 1e-05, cudnn_enabled: _bool = True) -> Tensor: ...
+def grouped_mm(mat_a: Tensor, mat_b: Tensor, *, offs: Tensor | None = None, bias: Tensor | None = None, out_dtype: _dtype | None = None) -> Tensor: ...
 def hardshrink(input: Tensor, lambd: Number = 0.5) -> Tensor: ...
 def hardsigmoid(input: Tensor) -> Tensor: ...
 def hardsigmoid_(input: Tensor) -> Tensor: ...
