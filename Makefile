@@ -28,7 +28,7 @@ help:
 .venv/made: pyproject.toml
 	$(call say,virtual environment in .venv: build tools)
 	@test -x $(BIN)/python || $(PYTHON) -m venv .venv
-	@$(BIN)/python -m pip install -q --disable-pip-version-check "meson-python>=0.16" "meson>=1.3" ninja "numpy>=1.26" "scipy-openblas32>=0.3.27"
+	@$(BIN)/python -m pip install -q --disable-pip-version-check "pip>=23.1" "meson-python>=0.16" "meson>=1.3" ninja "numpy>=1.26" "scipy-openblas32>=0.3.27"
 	@touch $@
 
 .venv/made-%: .venv/made
@@ -36,7 +36,7 @@ help:
 	@$(BIN)/python tools/extras.py $* | xargs $(BIN)/python -m pip install -q --disable-pip-version-check
 	@touch $@
 
-# Incremental: build/wheel stays. --no-deps: .venv/made has brought them.
+# Incremental: build/wheel stays. (-C needs pip 23.1; a new .venv has the pip that came with Python.) --no-deps: .venv/made has brought them.
 install: .venv/made
 	$(call say,build and install into .venv)
 	@$(BIN)/python tools/list_files.py --refresh build/wheel
