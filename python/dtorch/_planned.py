@@ -29,9 +29,26 @@ _NEVER = {
 
 # parts of dtorch.nn -> what to write instead
 _NN = {
-    "parallel": "shard the batch with distribute_tensor(x, mesh, [Shard(0)]), the parameters with dtorch.distributed.fsdp.fully_shard",
-    "DataParallel": "shard the batch with distribute_tensor(x, mesh, [Shard(0)])",
+    "parallel": "shard the batch with distribute_tensor(x, mesh, [Shard(0)]), and lay out the parameters with distribute_module(model, mesh) or fully_shard",
+    "DataParallel": "shard the batch with distribute_tensor(x, mesh, [Shard(0)]), and lay out the parameters with distribute_module(model, mesh)",
     "quantized": "quantised integer tensors are not part of dtorch", "qat": "quantised integer tensors are not part of dtorch",
+}  # fmt: skip
+
+# parts of dtorch.distributed, dtorch.utils.data and dtorch.profiler -> what to write instead
+_PIPELINE = 'call dtorch.distributed.pipelining.pipeline(model, mesh["pp"]) and write a plain loop over micro-batches'
+_INSTEAD = {
+    "FullyShardedDataParallel": "call dtorch.distributed.fsdp.fully_shard(module, mesh=mesh)",
+    "ZeroRedundancyOptimizer": "call dtorch.distributed.fsdp.shard_optimizer_state(optimizer, mesh)",
+    "DistributedSampler": "a loader gives the whole batch; distribute_tensor(x, mesh, [Shard(0)]) gives each device its part",
+    "PipelineStage": _PIPELINE, "SplitPoint": _PIPELINE, "pipe_split": _PIPELINE, "build_stage": _PIPELINE, "Schedule1F1B": _PIPELINE,
+    "ScheduleGPipe": _PIPELINE, "ScheduleInterleaved1F1B": _PIPELINE, "ScheduleLoopedBFS": _PIPELINE, "ScheduleInterleavedZeroBubble": _PIPELINE,
+    "ScheduleZBVZeroBubble": _PIPELINE,
+    "optim": "call dtorch.distributed.fsdp.shard_optimizer_state(optimizer, mesh)",
+    "rpc": "one program drives all devices", "elastic": "start the program with python, or with mpiexec on several machines",
+    "run": "start the program with python, or with mpiexec on several machines", "launch": "start the program with python, or with mpiexec",
+    "ReduceOp": "a sum over devices is what Partial() placements are for", "ProcessGroup": "make a mesh with init_device_mesh(...)",
+    "group": "make a mesh with init_device_mesh(...)", "algorithms": "gradients are reduced once, when they are read",
+    "tensorboard_trace_handler": "use dtorch.profiler.trace_handler(directory)",
 }  # fmt: skip
 
 
@@ -39,6 +56,8 @@ def explain(module: str, name: str) -> AttributeError:
     """The error for ``module.name``."""
     if module == "dtorch.nn" and name in _NN:
         return AttributeError(f"module {module!r} has no attribute {name!r}: not planned, {_NN[name]}")
+    if name in _INSTEAD and module.startswith(("dtorch.distributed", "dtorch.utils.data", "dtorch.profiler")):
+        return AttributeError(f"module {module!r} has no attribute {name!r}: not planned, {_INSTEAD[name]}")
     key = name if module == "dtorch" else module.rpartition(".")[2]
     text = f"module {module!r} has no attribute {name!r}"
     if key in _NEVER:

@@ -319,3 +319,9 @@ class profile:
             out.append({"ph": "i", "pid": 1, "tid": tid("client"), "ts": us(at), "name": f"step {n}", "s": "p"})
         with open(path, "w", encoding="utf-8") as f:
             json.dump({"traceEvents": out, "displayTimeUnit": "ms"}, f)
+
+
+def __getattr__(name):
+    from dtorch import _planned
+
+    raise _planned.explain(__name__, name)

@@ -382,6 +382,10 @@ def test_unknown_names_say_whether_they_are_planned():
         dtorch.frobnicate  # noqa: B018
     with pytest.raises(AttributeError, match="not planned, shard the batch"):
         dtorch.nn.DataParallel  # noqa: B018
+    with pytest.raises(AttributeError, match=r"write a plain loop over micro-batches"):
+        dtorch.distributed.pipelining.Schedule1F1B  # noqa: B018
+    with pytest.raises(AttributeError, match=r"distribute_tensor\(x, mesh, \[Shard\(0\)\]\)"):
+        dtorch.utils.data.DistributedSampler  # noqa: B018
     assert not hasattr(dtorch, "fft") and dtorch.cuda.is_available() is False
 
 

@@ -54,4 +54,6 @@ def __getattr__(name):
         from importlib import import_module
 
         return import_module("dtorch.distributed." + name)
-    raise AttributeError(f"module 'dtorch.distributed' has no attribute {name!r}")
+    from dtorch import _planned
+
+    raise _planned.explain("dtorch.distributed", name)

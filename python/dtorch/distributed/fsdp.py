@@ -362,3 +362,9 @@ def _manage(unit, sub, name, p, shard_placement_fn):
         sub.register_parameter(name, new)
         p = new
     unit.add(p, sub, name)
+
+
+def __getattr__(name):
+    from dtorch import _planned
+
+    raise _planned.explain(__name__, name)

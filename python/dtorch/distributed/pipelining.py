@@ -397,3 +397,9 @@ def schedule():
     """
     dtorch.synchronize()
     return Schedule(_C._order_log())
+
+
+def __getattr__(name):
+    from dtorch import _planned
+
+    raise _planned.explain(__name__, name)

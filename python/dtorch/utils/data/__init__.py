@@ -42,3 +42,9 @@ __all__ = [
     "get_worker_info",
     "random_split",
 ]
+
+
+def __getattr__(name):
+    from dtorch import _planned
+
+    raise _planned.explain(__name__, name)
