@@ -92,6 +92,7 @@ static void on_call(dt_engine *e, const uint64_t *w, uint32_t n_in, uint32_t n_o
         dt_gvalue *v = dt_gvalue_new(c->out[k]);
         if (!v || !value_put((uint32_t)out[k], v)) continue;
         v->client = true;
+        v->site = (uint32_t)w[2];
         v->node = g->n - 1;
         v->segment = segment;
         v->out = k;
@@ -117,6 +118,7 @@ static void on_host(const uint64_t *w) {
     dt_gvalue *v = dt_gvalue_new((const dt_meta *)(uintptr_t)w[1]);
     if (v && value_put((uint32_t)w[3], v)) {
         v->client = true;
+        v->site = (uint32_t)w[2];
         if (dt_gvalue_from_host(v, h)) {
             dt_error_t *err = dt_error_new(DT_E_NOMEM, (uint32_t)w[2], "from_host", dt_error_message());
             dt_gvalue_poison(v, err);

@@ -294,6 +294,7 @@ static void run_single(dt_engine *e, dt_gnode *n) {
             if (n->in[k]) n->in[k]->client = keep[k];
         dt_graph_fini(&one);
     }
+    if (s == DT_E_NOMEM) dt_engine_explain_oom();
     if (s) poison_node(n, s);
     for (int k = 0; k < n->call->n_out; k++) n->out[k]->client = named[k];
 }
@@ -317,9 +318,10 @@ void dt_engine_dispatch_graph(dt_graph *g) {
     dt_engine *e = &dt_the_engine;
     if (!g->n) return;
     dt_status s = run_graph(e, g);
-    if (s && g->n == 1)
+    if (s && g->n == 1) {
+        if (s == DT_E_NOMEM) dt_engine_explain_oom();
         poison_node(&g->node[0], s);
-    else if (s)
+    } else if (s)
         run_one_by_one(e, g);
     release_graph(e, g);
 }

@@ -31,6 +31,7 @@ extern dt_engine dt_the_engine;
 void dt_engine_dispatch(void); /* all of them, if there are several */
 void dt_engine_dispatch_graph(dt_graph *g);
 void dt_engine_plans_free(void);
+void dt_engine_explain_oom(void); /* oom.c: adds the largest live tensors to the failure's text */
 
 /* values.c */
 dt_gvalue *dt_gvalue_new(const dt_meta *meta);

@@ -23,6 +23,7 @@ typedef struct dt_gvalue {
     bool client; /* the client names it */
     bool named;  /* while its subgraph, or one that reads it, is dispatched: somebody outside that subgraph will want it */
     bool ready;
+    uint32_t site;    /* of the call that made it */
     uint32_t uses;    /* inputs of pending nodes that are this value */
     uint32_t inner;   /* while dispatching: of those, the subgraph's own */
     uint32_t segment; /* controller/order.c: which segment of the stream made it; 0 none */

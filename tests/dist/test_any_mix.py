@@ -119,8 +119,9 @@ def test_zero_3_gathers_blocks_twice():
     blocks = sum(p.numel() for p in model.layers.parameters())
     plain, cut = (sum(size for _, size in sent(2, (n, 1, 1, 1, 1), zero=zero).values()) for zero in (0, 3))
     assert abs(plain - 2 * whole * 4 * (n - 1)) < 200
-    # A second gather that follows close on the first, in the last block, may be the same one.
-    assert (2 * whole + blocks // 2) * 4 * (n - 1) < cut < (2 * whole + blocks) * 4 * (n - 1) + 200
+    # A second gather that follows close on the first, in the last block, may be the same one; one that the stream's cut separates from its use is made again.
+    largest = max(p.numel() for p in model.parameters())
+    assert (2 * whole + blocks // 2) * 4 * (n - 1) < cut < (2 * whole + blocks + largest) * 4 * (n - 1) + 200
 
 
 @pytest.mark.parametrize("mix", [(1, 1, 2, 1, 1), (2, 2, 2, 1, 1), (1, 2, 1, 2, 1)], ids=str)
