@@ -15,6 +15,7 @@ ROOT = pathlib.Path(__file__).resolve().parent.parent
 GROUPS = [
     ("python", "src/python/", (".c",)),
     ("isa", "src/backend/cpu/isa/", (".c",)),
+    ("node", "src/node/main.c", (".c",)),
     ("core", "src/", (".c",)),
     ("unit", "tests/unit/", (".c",)),
     ("cexample", "examples/c/", (".c",)),

@@ -15,10 +15,25 @@ MPIEXEC = shutil.which("mpiexec", path=BIN + os.pathsep + os.environ.get("PATH",
 pytestmark = pytest.mark.skipif(MPIEXEC is None or os.environ.get("DTORCH_NODES") == "", reason="no mpiexec")
 
 
-def launch(n, *args, env=None, timeout=110):
+OPENMPI = os.environ.get("DTORCH_TEST_OPENMPI")  # the path of Open MPI's mpiexec
+OPENMPI_ENV = {
+    "OMPI_ALLOW_RUN_AS_ROOT": "1",
+    "OMPI_ALLOW_RUN_AS_ROOT_CONFIRM": "1",
+    "OMPI_MCA_rmaps_base_oversubscribe": "1",
+    "PRTE_MCA_rmaps_default_mapping_policy": ":oversubscribe",
+}
+LAUNCHERS = [MPIEXEC, pytest.param(OPENMPI, marks=pytest.mark.skipif(not OPENMPI, reason="DTORCH_TEST_OPENMPI names no Open MPI"))]
+
+
+def environment(mpiexec, env=None):
     clean = {k: v for k, v in os.environ.items() if k != "DTORCH_NODES" and not k.startswith(("PMI", "OMPI_", "HYDRA"))}
-    clean["PATH"] = os.path.dirname(MPIEXEC) + os.pathsep + clean.get("PATH", "")
-    return subprocess.run([MPIEXEC, "-n", str(n), sys.executable, *args], env=clean | (env or {}), capture_output=True, text=True, timeout=timeout, check=False)
+    clean["PATH"] = os.path.dirname(mpiexec) + os.pathsep + clean.get("PATH", "")
+    return clean | (OPENMPI_ENV if mpiexec == OPENMPI else {}) | (env or {})
+
+
+def launch(n, *args, env=None, timeout=110, mpiexec=MPIEXEC):
+    command = [mpiexec, "-n", str(n), sys.executable, *args]
+    return subprocess.run(command, env=environment(mpiexec, env), capture_output=True, text=True, timeout=timeout, check=False)
 
 
 def program(text, tmp_path, n=2, **kw):
@@ -27,11 +42,72 @@ def program(text, tmp_path, n=2, **kw):
     return launch(n, str(path), **kw)
 
 
-@pytest.mark.parametrize("nodes", [2, 4])
-@pytest.mark.parametrize("tests", ["test_random_programs.py", "test_random_writes.py", "test_movement.py"])
-def test_distributed_tensors_over_nodes(nodes, tests):
-    out = launch(nodes, "-m", "pytest", "-x", os.path.join(ROOT, "tests", "dist", tests), "-k", "1 or 3 or 5")
+def passes(nodes, tests, select="", mpiexec=MPIEXEC):
+    """A file of tests/dist with its program on node 0 of `nodes`; what it prints is pytest's."""
+    out = launch(nodes, "-m", "pytest", "-x", "--color=no", os.path.join(ROOT, "tests", "dist", tests), "-k", select, mpiexec=mpiexec)
     assert out.returncode == 0 and " passed" in out.stdout and "failed" not in out.stdout, out.stdout[-2000:] + out.stderr[-2000:]
+
+
+@pytest.mark.parametrize("mpiexec", LAUNCHERS, ids=["default", "openmpi"])
+@pytest.mark.parametrize(
+    ("nodes", "tests", "select"),
+    [
+        (2, "test_random_programs.py", "1"),
+        (4, "test_random_programs.py", "3"),
+        (4, "test_random_writes.py", "5"),
+        (2, "test_movement.py", "1 or 3"),
+    ],
+)
+def test_distributed_tensors_over_nodes(nodes, tests, select, mpiexec):
+    passes(nodes, tests, select, mpiexec)
+
+
+# Kinds of parallelism alone and mixed; all of them are in the slow test.
+SHARE = "test_mix and ((4x1x2x1x1 and llama) or (2x1x2x2x1-zero3 and llama) or (1x2x1x1x4 and moe) or (1x2x2x2x1 and moe))"
+
+
+@pytest.mark.parametrize("mpiexec", LAUNCHERS, ids=["default", "openmpi"])
+@pytest.mark.parametrize("nodes", [2, 4])
+def test_mixes_of_parallelism_over_nodes(nodes, mpiexec):
+    passes(nodes, "test_any_mix.py", SHARE, mpiexec)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("mpiexec", LAUNCHERS, ids=["default", "openmpi"])
+@pytest.mark.parametrize("nodes", [2, 4])
+@pytest.mark.parametrize("tests", ["random_programs", "random_writes", "any_mix", "zero", "pipeline", "losses_and_reductions", "strided"])
+def test_training_over_nodes(nodes, tests, mpiexec):
+    passes(nodes, f"test_{tests}.py", "", mpiexec)
+
+
+NODE = next(filter(None, (shutil.which("dtorch-node", path=p) for p in (BIN, os.path.join(ROOT, "build", "src")))), None)
+
+
+@pytest.mark.skipif(NODE is None, reason="no dtorch-node")
+@pytest.mark.parametrize("mpiexec", LAUNCHERS, ids=["default", "openmpi"])
+def test_nodes_without_python(tmp_path, mpiexec):
+    path = tmp_path / "program.py"
+    path.write_text(
+        textwrap.dedent("""
+        import dtorch
+        from dtorch import Shard, distribute_tensor, init_device_mesh
+        mesh = init_device_mesh("cpu", (6,))
+        x, w = (distribute_tensor(dtorch.randn(61, 61), mesh, [Shard(d)]) for d in (0, 1))
+        print(len({d.index // 64 for d in mesh.devices}), dtorch.allclose((x @ w).full_tensor(), x.full_tensor() @ w.full_tensor(), atol=1e-4))
+        """)
+    )
+    command = [mpiexec, "-n", "1", sys.executable, str(path), ":", "-n", "2", NODE]
+    out = subprocess.run(
+        command, env=environment(mpiexec, {"DTORCH_PREFIX": sys.prefix}), capture_output=True, text=True, timeout=60, check=False
+    )
+    assert out.returncode == 0 and out.stdout.split() == ["3", "True"], out.stdout + out.stderr
+
+
+def test_a_node_alone_says_how_it_is_started():
+    if NODE is None:
+        pytest.skip("no dtorch-node")
+    out = subprocess.run([NODE], env={}, capture_output=True, text=True, timeout=20, check=False)
+    assert out.returncode == 2 and "mpiexec -n 1 python train.py" in out.stderr
 
 
 def test_only_node_0_runs_the_program(tmp_path):
