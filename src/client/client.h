@@ -151,6 +151,9 @@ dt_status dt_tensor_grad_set(dt_tensor *t, dt_tensor *g) DT_WUR; /* shape, dtype
 dt_status dt_tensor_hook_add(dt_tensor *t, dt_hook h, uint64_t *handle) DT_WUR;
 dt_status dt_tensor_post_hook_add(dt_tensor *t, dt_hook h, uint64_t *handle) DT_WUR; /* register_post_accumulate_grad_hook */
 void dt_tensor_hook_remove(dt_tensor *t, uint64_t handle);
+/* For a collector of cycles: f of each hook that goes when the one reference on t goes; stops at and returns what is not 0. Drop: all of those go now. */
+int dt_tensor_hooks_each(const dt_tensor *t, int (*f)(const dt_hook *h, void *arg), void *arg);
+void dt_tensor_hooks_drop(dt_tensor *t);
 dt_status dt_tensor_retain_grad(dt_tensor *t) DT_WUR;
 /* roots (n), grads (n, NULL = ones for one-element roots); inputs NULL: accumulate into leaves, else return gradients of inputs in out
  * (new references, NULL where unused if allow_unused). Hooks run. create_graph records the backward pass itself. */

@@ -99,6 +99,28 @@ void dt_tensor_hook_remove(dt_tensor *t, uint64_t handle) {
     if (fn) (void)hooks_remove(fn->hooks, handle);
 }
 
+/* While a graph holds the leaf, too, its hooks do not go with the caller's handle. */
+static bool hooks_go_with(const dt_tensor *t) { return t && t->leaf && t->refs == 1; }
+
+int dt_tensor_hooks_each(const dt_tensor *t, int (*f)(const dt_hook *h, void *arg), void *arg) {
+    if (!hooks_go_with(t)) return 0;
+    const dt_hooks *lists[] = {&t->leaf->pre, &t->leaf->post};
+    for (int k = 0; k < 2; k++)
+        for (int i = 0; i < lists[k]->n; i++) {
+            int r = lists[k]->v[i].retain ? 0 : f(&lists[k]->v[i].hook, arg);
+            if (r) return r;
+        }
+    return 0;
+}
+
+void dt_tensor_hooks_drop(dt_tensor *t) {
+    if (!hooks_go_with(t)) return;
+    dt_hooks pre = t->leaf->pre, post = t->leaf->post; /* freeing may run the caller's code: the leaf is whole before */
+    t->leaf->pre = t->leaf->post = (dt_hooks){0};
+    dt_hooks_fini(&pre);
+    dt_hooks_fini(&post);
+}
+
 /* ---- retain_grad ---- */
 static void retain_drop(dt_tensor *t) {
     dt_grad_node *n = t->leaf->retain_node;

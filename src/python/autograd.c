@@ -39,6 +39,16 @@ static dt_status post_hook_run(void *ctx, dt_tensor **leaf) {
 }
 static void hook_free(void *ctx) { Py_DECREF((PyObject *)ctx); }
 
+typedef struct visit_args {
+    visitproc visit;
+    void *arg;
+} visit_args;
+static int hook_visit(const dt_hook *h, void *args) {
+    visit_args *v = args;
+    return h->free_fn == hook_free ? v->visit(h->ctx, v->arg) : 0;
+}
+int dt_py_hooks_traverse(dt_tensor *t, visitproc visit, void *arg) { return dt_tensor_hooks_each(t, hook_visit, &(visit_args){visit, arg}); }
+
 typedef struct py_handle {          /* RemovableHandle */
     PyObject_HEAD PyObject *tensor; /* weak reference */
     uint64_t id;
@@ -81,6 +91,7 @@ static PyObject *hook_add(PyObject *self, PyObject *fn, dt_status (*run)(void *,
     py_handle *h = PyObject_New(py_handle, &handle_type);
     if (!h) return NULL;
     h->tensor = PyWeakref_NewRef(self, NULL);
+    if (!PyObject_GC_IsTracked(self)) PyObject_GC_Track(self); /* fn may lead back to it */
     dt_status s = h->tensor ? add(dt_py_tensor_of(self), (dt_hook){run, hook_free, Py_NewRef(fn)}, &h->id) : DT_OK;
     if (h->tensor && !s) return (PyObject *)h;
     if (s) {

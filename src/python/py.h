@@ -189,5 +189,6 @@ typedef struct py_generator {
 extern PyTypeObject dt_py_generator_type;
 PyObject *dt_py_grad_fn(dt_tensor *t);
 PyObject *dt_py_hook_add(PyObject *self, PyObject *fn), *dt_py_post_hook_add(PyObject *self, PyObject *fn);
+int dt_py_hooks_traverse(dt_tensor *t, visitproc visit, void *arg); /* tp_traverse of the hooks that die with t */
 
 #endif

@@ -1,7 +1,7 @@
 /* The Tensor type: wrapper, life time, subclasses. A wrapper owns one reference on its handle; the handle points back weakly.
  *
- * Plain Tensors come from a free list and are not tracked by the cycle collector until they get a __dict__ (only then can they be part of
- * a cycle), so making and dropping one costs some nanoseconds. Instances of subclasses (Parameter) are ordinary Python objects. */
+ * Plain Tensors come from a free list and are not tracked by the cycle collector until they get a __dict__ or a hook (only then can they be part
+ * of a cycle), so making and dropping one costs some nanoseconds. Instances of subclasses (Parameter) are ordinary Python objects. */
 #include "python/py.h"
 
 PyTypeObject *dt_py_tensor_type;
@@ -70,10 +70,11 @@ static void tensor_dealloc(PyObject *self) {
 static int tensor_traverse(PyObject *self, visitproc visit, void *arg) {
     Py_VISIT(((py_tensor *)self)->dict);
     Py_VISIT(Py_TYPE(self));
-    return 0;
+    return dt_py_hooks_traverse(((py_tensor *)self)->t, visit, arg);
 }
 static int tensor_clear(PyObject *self) {
     Py_CLEAR(((py_tensor *)self)->dict);
+    if (((py_tensor *)self)->t) dt_tensor_hooks_drop(((py_tensor *)self)->t);
     return 0;
 }
 static void track(PyObject *self) {

@@ -362,3 +362,28 @@ def test_the_gradient_of_an_illegal_row_is_an_error_of_its_own():
     dtorch.nn.functional.embedding(dtorch.tensor([0, 3]), table).sum().backward()  # the output is never read
     with pytest.raises(IndexError, match="index 3 is out of bounds for a table of 3 rows"):
         table.grad.tolist()
+
+
+@pytest.mark.parametrize("parameter", [True, False])
+@pytest.mark.parametrize("register", ["register_hook", "register_post_accumulate_grad_hook"])
+def test_a_leaf_and_a_hook_that_holds_it_are_collected(register, parameter):
+    class Owner:
+        def __init__(self):
+            self.w = dtorch.nn.Parameter(dtorch.ones(3)) if parameter else dtorch.ones(3, requires_grad=True)
+            getattr(self.w, register)(self.hook)
+
+        def hook(self, g):
+            calls.append(1)
+
+    calls = []
+    owner = Owner()
+    (owner.w * 2).sum().backward()
+    alive = weakref.ref(owner)
+    y = (owner.w * 3).sum()  # while a graph leads to the leaf, the hook runs although nobody else holds it
+    del owner
+    gc.collect()
+    y.backward()
+    assert len(calls) == 2
+    del y
+    gc.collect()
+    assert alive() is None
