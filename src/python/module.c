@@ -1,7 +1,8 @@
 /* The extension module dtorch._C: assembles what the other files provide; exceptions; start and stop of the engine.
  *
  * The engine starts with the first call that needs it and is stopped by an atexit function with the GIL released, so callbacks that wait
- * for the GIL can finish and no thread of ours is left when the interpreter goes. */
+ * for the GIL can finish and no thread of ours is left when the interpreter goes. In a run of several processes it starts at the import: the
+ * others wait in MPI's initialisation, and would do so for ever if the program ended, or worked long, before its first call. */
 #include "python/py.h"
 
 #include "controller/controller.h"
@@ -66,7 +67,14 @@ static PyObject *engine_stop(PyObject *self, PyObject *none) {
 }
 
 static PyObject *node_serve(PyObject *self, PyObject *none) {
-    if (dt_node_self == 0) Py_RETURN_NONE;
+    if (dt_node_self == 0) {
+        dt_status s = DT_OK;
+        if (dt_nodes > 1) {
+            Py_BEGIN_ALLOW_THREADS s = dt_engine_start();
+            Py_END_ALLOW_THREADS
+        }
+        return s ? dt_py_raise(s) : Py_NewRef(Py_None);
+    }
     int status;
     Py_BEGIN_ALLOW_THREADS status = dt_node_main();
     exit(status); /* not Py_Exit: nothing of the program ran here. Not _exit: an MPI library says goodbye to its launcher in an exit handler */

@@ -110,6 +110,13 @@ def test_a_node_alone_says_how_it_is_started():
     assert out.returncode == 2 and "mpiexec -n 1 python train.py" in out.stderr
 
 
+def test_a_program_that_computes_nothing_ends(tmp_path):
+    out = program("import dtorch; raise ValueError('before the first call')", tmp_path, timeout=30)
+    assert out.returncode == 1 and "before the first call" in out.stderr, out.stdout + out.stderr
+    out = launch(3, "-m", "dtorch", "info", timeout=30)
+    assert out.returncode == 0 and "nodes 3, this is node 0" in out.stdout, out.stdout + out.stderr
+
+
 def test_only_node_0_runs_the_program(tmp_path):
     out = program(
         """
