@@ -256,7 +256,7 @@ static void put_program(const dt_graph *g, dt_plan *p, int i, dt_binding *b, dt_
     for (int k = 0; k < prog->n_ext; k++) {
         const dt_part *x = g->ext[prog->ext[k].value]->part[prog->ext[k].pos];
         dt_wire_u64(w, x->buf->id);
-        dt_wire_i64(w, x->offset);
+        dt_wire_i64(w, x->offset <= (int64_t)x->buf->bytes ? x->offset : (int64_t)x->buf->bytes); /* an empty view may lie anywhere */
     }
     for (int k = 0; k < prog->n_out; k++) dt_wire_u64(w, b->run->part[i].buf[prog->n_ext + k]->id);
 }

@@ -289,6 +289,21 @@ static dt_status on_poison(dt_unwire *u) {
     return add_buffer(id, b);
 }
 
+/* Does everything that the view reads lie in the buffer? */
+static bool view_fits(const dt_view *v, int64_t offset, const dt_buf *b) {
+    int64_t size = (int64_t)dt_dtype_size(v->dtype), n = size, low = offset, high = offset + size;
+    for (int k = 0; k < v->ndim; k++)
+        if (v->shape[k] == 0) return true;
+    for (int k = 0; k < v->ndim; k++) {
+        int64_t step, far;
+        if (__builtin_mul_overflow(n, v->shape[k], &n) || __builtin_mul_overflow(v->stride[k], size, &step)) return false;
+        if (__builtin_mul_overflow(step, v->shape[k] - 1, &far)) return false;
+        int64_t *end = far < 0 ? &low : &high;
+        if (__builtin_add_overflow(*end, far, end)) return false;
+    }
+    return !b->data || (low >= 0 && high <= (int64_t)b->bytes); /* without memory there is an error to tell instead */
+}
+
 static dt_status on_fetch(dt_unwire *u) {
     uint64_t request = dt_unwire_u64(u);
     entry *e = find(&node.buffers, dt_unwire_u64(u));
@@ -303,8 +318,9 @@ static dt_status on_fetch(dt_unwire *u) {
         v.stride[k] = dt_unwire_i64(u);
         if (v.shape[k] < 0) u->bad = true;
     }
-    if (u->bad || !e || offset < 0) return nonsense("a read of unknown memory");
+    if (u->bad || !e || offset < 0 || offset > INT64_MAX / 2) return nonsense("a read of unknown memory");
     dt_buf *b = e->p;
+    if (!view_fits(&v, offset, b)) return nonsense("a read beyond the end of memory");
     dt_hostbuf *h;
     dt_future *f;
     DT_TRY(dt_hostbuf_new((size_t)dt_view_numel(&v) * dt_dtype_size(v.dtype), &h));
