@@ -35,7 +35,9 @@ def measure(kind, mix, zero, sequence_parallel, micro_batches):
     models.parallelize(model, mesh, zero=zero, sequence_parallel=sequence_parallel)
     optimizer = torch.optim.AdamW(model.parameters())
     models.shard_optimizer(optimizer, mesh, zero)
-    parts = [models.distribute_batch(mesh, *(torch.randint(0, 256, (8 // micro_batches, 256)) for _ in range(2))) for _ in range(micro_batches)]
+    parts = [
+        models.distribute_batch(mesh, *(torch.randint(0, 256, (8 // micro_batches, 256)) for _ in range(2))) for _ in range(micro_batches)
+    ]
 
     def step():
         optimizer.zero_grad()
@@ -58,14 +60,17 @@ def measure(kind, mix, zero, sequence_parallel, micro_batches):
     return max(s["allocated"] for s in stats), max(s["allocated_peak"] for s in stats), sent
 
 
-
 def table(report):
     lines = ["| model | dp×pp×tp×cp×ep | further | stays, MiB | at most, MiB | sent for a step, MiB |", "|---|---|---|---|---|---|"]
     for case in MIXES:
         done = subprocess.run([sys.executable, __file__, "--case", json.dumps(case)], capture_output=True, text=True, check=True)
         stays, most, sent = (x / 2**20 for x in json.loads(done.stdout))
         kind, mix, zero, sequence_parallel, micro_batches = case
-        further = [f"ZeRO {zero}"] * bool(zero) + ["sequence parallel"] * sequence_parallel + [f"{micro_batches} micro-batches"] * (micro_batches > 1)
+        further = (
+            [f"ZeRO {zero}"] * bool(zero)
+            + ["sequence parallel"] * sequence_parallel
+            + [f"{micro_batches} micro-batches"] * (micro_batches > 1)
+        )
         lines.append(f"| {kind} | {'×'.join(map(str, mix))} | {', '.join(further)} | {stays:.1f} | {most:.1f} | {sent:.1f} |")
         report(lines[-1])
     return lines

@@ -1,7 +1,7 @@
 """What a plain loop over micro-batches costs on p stages: virtual time against theory, and the clock on the wall.
 
-    python bench/pipeline.py            # virtual: bubble and activations in flight for several p and m
-    python bench/pipeline.py --wall     # seconds of a step on two stages of one thread each, interleaved and in the order of the stream
+python bench/pipeline.py            # virtual: bubble and activations in flight for several p and m
+python bench/pipeline.py --wall     # seconds of a step on two stages of one thread each, interleaved and in the order of the stream
 """
 
 import argparse

@@ -40,7 +40,9 @@ def arguments():
     parser.add_argument("--size", default="tiny", help="a preset of the model's configuration")
     for name, what in zip(MESH, ("data", "pipeline", "tensor", "context", "expert"), strict=True):
         parser.add_argument(f"--{name}", type=int, default=1, metavar="N", help=f"devices along {what} parallelism")
-    parser.add_argument("--zero", type=int, default=0, choices=range(4), help="cut along dp: 1 optimizer state, 2 gradients too, 3 parameters too")
+    parser.add_argument(
+        "--zero", type=int, default=0, choices=range(4), help="cut along dp: 1 optimizer state, 2 gradients too, 3 parameters too"
+    )
     parser.add_argument("--sequence-parallel", action="store_true", help="cut what lies between the halves of blocks along tp")
     parser.add_argument("--micro-batches", type=int, default=0, metavar="N", help="parts of a batch; 2 * pp - 2 if left out, at least 1")
     parser.add_argument("--batch", type=int, default=16, help="sequences or pictures of a step")
@@ -190,7 +192,9 @@ def main():
     data = Digits(args) if args.model in ("vit", "resnet") else Text(args)
     run = Run(args, mesh, args.zero, args.sequence_parallel)
     count = sum(p.numel() for p in run.model.parameters())
-    print(f"{args.model} with {count / 1e6:.2f} M parameters on {' x '.join(f'{n} {s}' for n, s in zip(MESH, shape, strict=True))}, ZeRO {args.zero}")
+    print(
+        f"{args.model} with {count / 1e6:.2f} M parameters on {' x '.join(f'{n} {s}' for n, s in zip(MESH, shape, strict=True))}, ZeRO {args.zero}"
+    )
     if args.resume:
         from dtorch import checkpoint
 
@@ -212,7 +216,9 @@ def main():
     data.show(run.model, mesh)
 
     if args.compare and not first:
-        alone = train(Run(args, torch.init_device_mesh(args.device_type, (1,) * 5, mesh_dim_names=MESH)), data, min(COMPARED_STEPS, args.steps))
+        alone = train(
+            Run(args, torch.init_device_mesh(args.device_type, (1,) * 5, mesh_dim_names=MESH)), data, min(COMPARED_STEPS, args.steps)
+        )
         worst = max(abs(a - b) for a, b in zip(alone, losses, strict=False))
         print(f"first {len(alone)} steps again on one device: largest difference of the losses {worst:.1e}")
         if worst > BOUND:

@@ -136,7 +136,16 @@ class EventTable(list):
         whole = sum(r.total for r in self) or 1.0
         head = ("", "count", "device", "share", "mean", "longest", "client", "bytes")
         text = [
-            (r.key, str(r.count), _time(r.total), f"{100 * r.total / whole:.1f} %", _time(r.mean), _time(r.longest), _time(r.client), _size(r.bytes))
+            (
+                r.key,
+                str(r.count),
+                _time(r.total),
+                f"{100 * r.total / whole:.1f} %",
+                _time(r.mean),
+                _time(r.longest),
+                _time(r.client),
+                _size(r.bytes),
+            )
             for r in shown
         ]
         wide = [min(60, max(len(t[i]) for t in [head, *text])) for i in range(len(head))]
@@ -285,7 +294,9 @@ class profile:
     def summary(self, group_by="op", sort_by="total", row_limit=40):
         """key_averages(group_by) as text, with the wall time."""
         wall = (self._end - self._begin) * 1e-9 if self._events else 0.0
-        text = f"{_time(wall)} of wall time, {len(self._events)} events" + (f", {self.dropped} lost for want of memory" if self.dropped else "")
+        text = f"{_time(wall)} of wall time, {len(self._events)} events" + (
+            f", {self.dropped} lost for want of memory" if self.dropped else ""
+        )
         return text + "\n" + self.key_averages(group_by).table(sort_by, row_limit)
 
     def export_chrome_trace(self, path):
@@ -312,9 +323,21 @@ class profile:
                         "name": e["name"], "cat": e["kind"], "args": args})  # fmt: skip
         for _lane, kind, name, _site, begin, _end, a, b, device in self._events:
             if kind == MEMORY:
-                out.append({"ph": "C", "pid": 1, "ts": us(begin), "name": f"memory {name}:{device}", "args": {"allocated": a, "reserved": b}})
+                out.append(
+                    {"ph": "C", "pid": 1, "ts": us(begin), "name": f"memory {name}:{device}", "args": {"allocated": a, "reserved": b}}
+                )
         for name, begin, end in self._ranges:
-            out.append({"ph": "X", "pid": 1, "tid": tid("ranges"), "ts": us(begin), "dur": round((end - begin) / 1e3, 3), "name": name, "cat": "range"})
+            out.append(
+                {
+                    "ph": "X",
+                    "pid": 1,
+                    "tid": tid("ranges"),
+                    "ts": us(begin),
+                    "dur": round((end - begin) / 1e3, 3),
+                    "name": name,
+                    "cat": "range",
+                }
+            )
         for n, at in self._steps:
             out.append({"ph": "i", "pid": 1, "tid": tid("client"), "ts": us(at), "name": f"step {n}", "s": "p"})
         with open(path, "w", encoding="utf-8") as f:

@@ -64,9 +64,7 @@ def _table(rows, limit=60):
         for k, (n, t, top, b) in rows[:limit]
     )
     more = f"<p>… and {len(rows) - limit} more</p>" if len(rows) > limit else ""
-    return (
-        f"<table><tr><th></th><th>count</th><th>ms</th><th>share</th><th></th><th>mean µs</th><th>longest µs</th><th>MiB</th></tr>{body}</table>{more}"
-    )
+    return f"<table><tr><th></th><th>count</th><th>ms</th><th>share</th><th></th><th>mean µs</th><th>longest µs</th><th>MiB</th></tr>{body}</table>{more}"
 
 
 def render(trace, title="dtorch trace"):
@@ -87,7 +85,13 @@ def render(trace, title="dtorch trace"):
     row = {t: i for i, t in enumerate(tids)}
     texts, lines = {}, {"": 0}
     packed = [
-        [row[e["tid"]], e["ts"], e["dur"], texts.setdefault(e["name"], len(texts)), lines.setdefault(e.get("args", {}).get("line", ""), len(lines))]
+        [
+            row[e["tid"]],
+            e["ts"],
+            e["dur"],
+            texts.setdefault(e["name"], len(texts)),
+            lines.setdefault(e.get("args", {}).get("line", ""), len(lines)),
+        ]
         for e in events
         if e["tid"] in row
     ]
@@ -95,7 +99,9 @@ def render(trace, title="dtorch trace"):
     device = [e for e in events if e.get("cat") in ("kernel", "communication", "fetch")]
     memory = [{"name": n, "points": p} for n, p in sorted(counters.items())]
     data = {"lanes": [names[t] for t in tids], "events": packed, "names": list(texts), "lines": list(lines), "memory": memory, "end": end}
-    facts = f"{end / 1e3:.3f} ms, {len(events)} events, {len(tids)} threads; devices busy {sum(e['dur'] for e in device) / 1e3:.3f} ms in all"
+    facts = (
+        f"{end / 1e3:.3f} ms, {len(events)} events, {len(tids)} threads; devices busy {sum(e['dur'] for e in device) / 1e3:.3f} ms in all"
+    )
     fill = {
         "TITLE": html.escape(title), "FACTS": facts, "HEIGHT": str(len(tids) * 22 + len(memory) * 60 + 12),
         "OPS": _table(_rows(device, lambda e: e["name"])),

@@ -268,7 +268,9 @@ def test_memory_limit():
             y.sum().item()
         kept = dtorch.zeros(100, 1000, device="cpu:5") + 1
         kept.sum().item()
-        with pytest.raises(dtorch.OutOfMemoryError, match=r"largest live tensors: .*float32 \(100, 1000\) of 0.4 MiB from test_mesh.py:\d+"):
+        with pytest.raises(
+            dtorch.OutOfMemoryError, match=r"largest live tensors: .*float32 \(100, 1000\) of 0.4 MiB from test_mesh.py:\d+"
+        ):
             (dtorch.zeros(1000, 1000, device="cpu:5") + 1).sum().item()
         assert (dtorch.ones(2, device="cpu:5") + 1).tolist() == [2, 2]
     finally:

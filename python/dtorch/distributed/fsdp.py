@@ -344,9 +344,13 @@ def _placement_for(p, name, shard_placement_fn):
     if cut is None:
         return Shard(0)
     if not isinstance(cut, Shard):
-        raise TypeError(f"fully_shard(): shard_placement_fn must return a Shard or None, got {cut!r} for {name!r} of shape {tuple(p.shape)}")
+        raise TypeError(
+            f"fully_shard(): shard_placement_fn must return a Shard or None, got {cut!r} for {name!r} of shape {tuple(p.shape)}"
+        )
     if p.ndim and not -p.ndim <= cut.dim < p.ndim:
-        raise ValueError(f"fully_shard(): shard_placement_fn gave {cut!r} for {name!r} of shape {tuple(p.shape)}: legal are {-p.ndim} to {p.ndim - 1}")
+        raise ValueError(
+            f"fully_shard(): shard_placement_fn gave {cut!r} for {name!r} of shape {tuple(p.shape)}: legal are {-p.ndim} to {p.ndim - 1}"
+        )
     return cut
 
 

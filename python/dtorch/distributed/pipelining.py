@@ -172,7 +172,9 @@ def _by_first_names(units, split):
             stage += 1
         out.append(stage)
     if stage < len(split):
-        raise ValueError(f"pipeline(): split names {split[stage]!r}, which does not follow in the order of the parts: {', '.join(u.name for u in units)}")
+        raise ValueError(
+            f"pipeline(): split names {split[stage]!r}, which does not follow in the order of the parts: {', '.join(u.name for u in units)}"
+        )
     return out
 
 
@@ -289,7 +291,9 @@ def _meshes(mesh):
         return [mesh[i] for i in range(mesh.size())], mesh.root
     if isinstance(mesh, Sequence) and mesh and all(isinstance(m, DeviceMesh) for m in mesh):
         return [m.root for m in mesh], None
-    raise TypeError(f"pipeline(): mesh must be a DeviceMesh of one dimension, mesh['pp'], or a list of meshes, one a stage, got {type(mesh).__name__}")
+    raise TypeError(
+        f"pipeline(): mesh must be a DeviceMesh of one dimension, mesh['pp'], or a list of meshes, one a stage, got {type(mesh).__name__}"
+    )
 
 
 def pipeline(module, mesh, split: str | Sequence | Callable = "cost"):
@@ -327,7 +331,9 @@ def pipeline(module, mesh, split: str | Sequence | Callable = "cost"):
         if not u.own:
             u.module.register_forward_pre_hook(_hook(meshes[s]), with_kwargs=True)
     _C._mesh_stages(meshes)
-    module.__dict__["_pipeline_stages"] = [[u.name for u, s in zip(units, stage, strict=True) if s == k and not u.own] for k in range(len(meshes))]
+    module.__dict__["_pipeline_stages"] = [
+        [u.name for u, s in zip(units, stage, strict=True) if s == k and not u.own] for k in range(len(meshes))
+    ]
     return module
 
 
@@ -382,7 +388,9 @@ class Schedule(list):
             for r in rs:
                 stay[r["run"]] = stay.get(r["run"]) or ("F" if r["opener"] else "b" if r["closing"] else None)
                 a = int((r["begin"] - begin) * scale)
-                line[a : max(a + 1, int((r["end"] - begin) * scale))] = (stay[r["run"]] or "-") * max(1, int((r["end"] - begin) * scale) - a)
+                line[a : max(a + 1, int((r["end"] - begin) * scale))] = (stay[r["run"]] or "-") * max(
+                    1, int((r["end"] - begin) * scale) - a
+                )
             lines.append(f"{d:4} {''.join(line)[:width]} {1 - bubble[d]:4.0%} {held[d]}")
         return "\n".join(lines)
 

@@ -63,7 +63,9 @@ class Decoder(nn.Module):
         if tokens.dim() != 2:
             raise ValueError(f"{type(self).__name__}: tokens must be (batch, positions), got shape {tuple(tokens.shape)}")
         if (tokens.shape[1] if memory is None else memory.length) > limit:
-            raise ValueError(f"{type(self).__name__}: at most {limit} positions, got {tokens.shape[1] if memory is None else memory.length}")
+            raise ValueError(
+                f"{type(self).__name__}: at most {limit} positions, got {tokens.shape[1] if memory is None else memory.length}"
+            )
 
     def generate(self, tokens, max_new_tokens, *, temperature=0.0, top_k=None, stream=None):
         """Continue each row of tokens.

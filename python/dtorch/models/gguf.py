@@ -240,7 +240,10 @@ def load_gguf(path, max_position_embeddings=None):
         if part in ("attn_q", "attn_k"):
             w = _apart(w, heads if part == "attn_q" else config.num_key_value_heads)
         state[f"layers.{block}." * (block is not None) + f"{_NAMES[part]}.{what}"] = torch.from_numpy(np.ascontiguousarray(w))
-    sizes = {"embed_tokens": (config.vocab_size, config.hidden_size), "layers.0.mlp.gate_proj": (config.intermediate_size, config.hidden_size)}
+    sizes = {
+        "embed_tokens": (config.vocab_size, config.hidden_size),
+        "layers.0.mlp.gate_proj": (config.intermediate_size, config.hidden_size),
+    }
     for name, size in sizes.items():  # before a model of these sizes is made
         shape = tuple(state[name + ".weight"].shape) if name + ".weight" in state else None
         if shape != size or config.num_hidden_layers > len(tensors):

@@ -91,7 +91,9 @@ def parallelize(model, mesh, *, sequence_parallel=False, zero=0, split=None):
     if zero not in (0, 1, 2, 3):
         raise ValueError(f"parallelize(): zero must be 0, 1, 2 or 3, got {zero!r}")
     if _size(mesh, "tp") > 1 and not hasattr(model, "tensor_plan"):
-        raise ValueError(f"parallelize(): 'tp' has size {_size(mesh, 'tp')}, but {type(model).__name__} has no tensor_plan() that says how it is cut")
+        raise ValueError(
+            f"parallelize(): 'tp' has size {_size(mesh, 'tp')}, but {type(model).__name__} has no tensor_plan() that says how it is cut"
+        )
     if _size(mesh, "pp") > 1:
         from dtorch.distributed.pipelining import pipeline
 

@@ -68,7 +68,10 @@ class MLP(nn.Module):
 
     def __init__(self, config):
         super().__init__()
-        self.up, self.down = nn.Linear(config.hidden_size, config.intermediate_size), nn.Linear(config.intermediate_size, config.hidden_size)
+        self.up, self.down = (
+            nn.Linear(config.hidden_size, config.intermediate_size),
+            nn.Linear(config.intermediate_size, config.hidden_size),
+        )
 
     def forward(self, x):
         return self.down(F.gelu(self.up(x)))
