@@ -504,3 +504,19 @@ def test_parameters_that_somebody_else_puts_there_are_used_as_they_lie():
 def test_placements_for_slices_that_are_none_are_refused(placement):
     with pytest.raises((TypeError, ValueError), match="shard_placement_fn.*'weight' of shape"):
         fully_shard(nn.Linear(2, 2), mesh=init_device_mesh("cpu", (2,)), shard_placement_fn=lambda p: placement)
+
+
+@pytest.mark.parametrize("by", ["model", "optimizer"])
+@pytest.mark.parametrize("set_to_none", [True, False])
+def test_zero_grad_drops_what_was_collected_and_not_reduced(by, set_to_none):
+    mesh = init_device_mesh("cpu", (3,))
+    model = fully_shard(nn.Linear(5, 3), mesh=mesh)
+    x = distribute_tensor(dtorch.randn(7, 5), mesh, [Shard(0)])
+    model(x).sum().backward()
+    want = model.weight.grad.full_tensor().numpy()
+    with model.no_sync():  # a step that is given up in the middle
+        model(x * 5).sum().backward()
+        model(x * 7).sum().backward()
+    (model if by == "model" else dtorch.optim.SGD(model.parameters())).zero_grad(set_to_none=set_to_none)
+    model(x).sum().backward()
+    np.testing.assert_allclose(model.weight.grad.full_tensor().numpy(), want, rtol=1e-5, atol=1e-6)

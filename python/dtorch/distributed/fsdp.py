@@ -114,6 +114,9 @@ class _Gather(dtorch.autograd.Function):
             grad, entry.pending = entry.pending + grad, None
         if not unit.sync:
             entry.pending = grad
+            known = entry.param.__dict__.setdefault("_collected_in", [])  # so that zero_grad finds it
+            if entry not in known:
+                known.append(entry)
             return None, None, None
         return grad.redistribute(placements=list(entry.param.placements)).to(entry.param.dtype), None, None
 

@@ -35,6 +35,20 @@ class Parameter(Tensor):
         return "Parameter containing:\n" + super().__repr__()
 
 
+def clear_grad(p, set_to_none):
+    """.grad to None or to zeros in place; what fully_shard has collected for it and not reduced yet (no_sync) goes, too."""
+    for entry in p.__dict__.pop("_collected_in", ()):
+        entry.pending = None
+    if p.grad is None:
+        return
+    if set_to_none:
+        p.grad = None
+    elif p.grad.requires_grad:  # part of a graph (create_graph): not to be written
+        p.grad = dtorch.zeros_like(p.grad.detach())
+    else:
+        p.grad.zero_()
+
+
 class Buffer(Tensor):
     """A tensor that is a buffer of the module it is assigned to: state that is not trained.
 

@@ -11,6 +11,7 @@ from collections import OrderedDict, defaultdict
 
 import dtorch
 from dtorch import _C, Tensor
+from dtorch.nn.parameter import clear_grad
 from dtorch.utils.hooks import RemovableHandle
 
 __all__ = ["Optimizer", "register_optimizer_step_post_hook", "register_optimizer_step_pre_hook"]
@@ -217,13 +218,7 @@ class Optimizer:
         """Reset the gradients of all parameters: to None, or to zeros in place."""
         for group in self.param_groups:
             for p in group["params"]:
-                if set_to_none:
-                    p.grad = None
-                elif p.grad is not None:
-                    if p.grad.requires_grad:
-                        p.grad = dtorch.zeros_like(p.grad.detach())
-                    else:
-                        p.grad.zero_()
+                clear_grad(p, set_to_none)
 
     def step(self, closure=None):
         """One step; `closure` computes the loss again and returns it."""

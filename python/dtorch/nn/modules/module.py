@@ -20,7 +20,7 @@ from dtorch.nn.modules._hooks import (
 )
 from dtorch.nn.modules._registry import Registry
 from dtorch.nn.modules._state import StateMixin, _IncompatibleKeys
-from dtorch.nn.parameter import Buffer, Parameter
+from dtorch.nn.parameter import Buffer, Parameter, clear_grad
 
 __all__ = [
     "Module",
@@ -463,13 +463,7 @@ class Module(StateMixin, HookMixin):
     def zero_grad(self, set_to_none=True):
         """Reset the gradients of all parameters: to None, or to zeros in place."""
         for param in self.parameters():
-            if param.grad is not None:
-                if set_to_none:
-                    param.grad = None
-                elif param.grad.requires_grad:  # part of a graph (create_graph): not to be written
-                    param.grad = dtorch.zeros_like(param.grad.detach())
-                else:
-                    param.grad.zero_()
+            clear_grad(param, set_to_none)
 
     # ---- printing
 
