@@ -207,6 +207,8 @@ static double flops_conv(const dt_node *n) { return flops_of(n, n->in[1]->shape,
 static double flops_conv_input(const dt_node *n) { return flops_of(n, n->in[1]->shape, n->in[0]->ndim - 2, pixels(n->in[0]->shape, n->in[0]->ndim - 2)); }
 static double flops_conv_weight(const dt_node *n) { return flops_of(n, n->out[0].shape, n->in[0]->ndim - 2, pixels(n->in[1]->shape, n->in[0]->ndim - 2)); }
 
+static size_t scratch_conv_input(const dt_kctx *c) { return (size_t)dt_view_numel(&c->in[1]) * (c->in[1].dtype == DT_float64 ? 8 : 4); }
+
 static size_t scratch_conv_weight(const dt_kctx *c) {
     dt_conv_geom g = dt_conv_geometry(c->attr, &c->in[0], &c->out[0], &c->in[1]);
     return (size_t)dt_conv_chunks(&g) * (size_t)dt_view_numel(&c->out[0]) * (c->in[0].dtype == DT_float64 ? 8 : 4);
@@ -238,6 +240,7 @@ const dt_op dt_op_conv_input = {
     .grad = grad_conv_input,
     .flags = DT_F_BILINEAR,
     .saves = DT_SAVE_IN(0) | DT_SAVE_IN(1),
+    .scratch = scratch_conv_input,
     .flops = flops_conv_input,
     .kernels = {{DT_CPU, DT_FLOATS, dt_cpu_conv_input, DT_K_CONTIGUOUS, NULL}},
 };

@@ -3,7 +3,7 @@
  *
  *   conv        (O x K) . (K x columns)      K = input channels x taps, a column is an output pixel of any image
  *   conv_input  for each phase of the stride: the pixels ih = r (mod stride) see only every other tap, at unit steps in y. So a phase is a dense
- *               product like conv's, and no zeros are multiplied
+ *               product like conv's, and no zeros are multiplied; the phase's weights are first arranged in scratch as conv's lie
  *   conv_weight (K x pixels) . (pixels x O)  its sum may be cut in chunks (by the problem's size), added in order
  * One packer serves all three: source index = lattice index * mult + off + tap * step, per dimension, zero outside.
  * Channels that do not mix (depthwise) take direct loops over rows. Inputs are contiguous. Blocks are on the stack (about 400 KiB). */
@@ -13,19 +13,20 @@
 
 #include "backend/cpu/isa/gemm.h"
 
-enum { MB = 48, SUM_BLOCK = 2048, DEPTH_TAPS = 1024, DEPTH_WIDTH = 4096 };
+enum { MB = 48, SUM_BLOCK = 2048, PACK_CHANNELS = 6, FAR = 2048, ARRANGE_ROWS = 16, DEPTH_TAPS = 1024, DEPTH_WIDTH = 4096 };
 
 typedef struct product {
     dt_dtype dtype;
     const void *src, *w, *bias;
     void *dst;
-    int64_t src_channels, dst_channels, G;
-    int64_t M, kc, taps;                /* rows and source channels of a group, taps */
-    int64_t in[3], lattice[3], mult[3]; /* source sizes, columns of an image, steps of the source per column */
-    int64_t nt[3], off[3], step[3];     /* taps per dimension and where they look */
-    int64_t k[3], w0[3], ws[3];         /* kernel sizes; the kernel index of tap t is w0 + t * ws */
-    int64_t w_group, w_c, w_m;          /* strides of the weight */
-    bool rows_contiguous;               /* reduction indices of a row of the weight follow each other */
+    int64_t src_channels, dst_channels, G, src_total; /* the last: elements of src */
+    int64_t M, kc, taps;                              /* rows and source channels of a group, taps */
+    int64_t in[3], lattice[3], mult[3];               /* source sizes, columns of an image, steps of the source per column */
+    int64_t nt[3], off[3], step[3];                   /* taps per dimension and where they look */
+    int64_t k[3], w0[3], ws[3];                       /* kernel sizes; the kernel index of tap t is w0 + t * ws */
+    int64_t w_group, w_c, w_m;                        /* strides of the weight */
+    bool rows_contiguous;                             /* reduction indices of a row of the weight follow each other */
+    bool arranged;                                    /* so they do, and w is of the computing type */
     int64_t dst_size[3], dst0[3], dst_step[3];
     int64_t cols, cols_a_task, col_blocks, row_blocks;
 } product;
@@ -61,6 +62,11 @@ typedef struct weight_sum {
     int64_t O, Og, plane, chunks, col_blocks, row_blocks;
 } weight_sum;
 
+typedef struct arrange {
+    product p;
+    void *to;
+} arrange;
+
 typedef struct depth {
     const dt_conv_geom *g;
     dt_dtype dtype;
@@ -84,17 +90,20 @@ static void load_f64(const void *src, int64_t stride, int64_t n, double *dst) {
 }
 
 #define T float
+#define MASK int32_t
 #define SUF _f32
 #define NATIVE DT_float32
 #define LOAD(dtype, src, stride, n, dst) DT_ISA_FN(load_f32)(dtype, src, stride, n, dst)
 #define STORE(dtype, src, n, dst) DT_ISA_FN(store_f32)(dtype, src, n, dst)
 #include "backend/cpu/isa/conv_body.h"
 #undef T
+#undef MASK
 #undef SUF
 #undef NATIVE
 #undef LOAD
 #undef STORE
 #define T double
+#define MASK int64_t
 #define SUF _f64
 #define NATIVE DT_float64
 #define LOAD(dtype, src, stride, n, dst) load_f64(src, stride, n, dst)
@@ -117,7 +126,8 @@ static void copy3(int64_t *to, const int64_t *from) { memcpy(to, from, 3 * sizeo
 
 /* The patch matrix of x: rows (channel, tap), columns output pixels. */
 static product patches(const dt_conv_geom *g, const dt_view *x) {
-    product p = {.dtype = x->dtype, .src = x->data, .src_channels = g->C, .G = g->G, .kc = g->Cg, .taps = g->k[0] * g->k[1] * g->k[2]};
+    product p = {
+        .dtype = x->dtype, .src = x->data, .src_channels = g->C, .src_total = dt_view_numel(x), .G = g->G, .kc = g->Cg, .taps = g->k[0] * g->k[1] * g->k[2]};
     copy3(p.in, g->in);
     copy3(p.lattice, g->out);
     copy3(p.mult, g->stride);
@@ -176,7 +186,21 @@ static void phase(product *p, const dt_conv_geom *g, int d, int64_t r) {
     p->step[d] = -(period * g->dil[d]) / s;
 }
 
-/* in: y, w */
+/* One phase; its weights are first arranged as conv's are, at `to`. The number of them is returned. */
+static int64_t run_phase(product p, void *to, dt_team *team) {
+    arrange s = {.p = p, .to = to};
+    bool wide = p.dtype == DT_float64;
+    dt_team_run(team, wide ? arrange_task_f64 : arrange_task_f32, &s, p.G * ((p.M + ARRANGE_ROWS - 1) / ARRANGE_ROWS));
+    p.w = to;
+    p.arranged = p.rows_contiguous = true;
+    p.w_c = p.taps;
+    p.w_m = p.kc * p.taps;
+    p.w_group = p.M * p.w_m;
+    run_product(&p, team);
+    return p.G * p.w_group;
+}
+
+/* in: y, w; scratch: the weights in the computing type (every tap belongs to one phase) */
 dt_status DT_ISA_FN(conv_input)(const dt_kctx *c) {
     const dt_view *y = &c->in[0], *w = &c->in[1], *x = &c->out[0];
     dt_conv_geom g = dt_conv_geometry(c->attr, x, w, y);
@@ -186,10 +210,20 @@ dt_status DT_ISA_FN(conv_input)(const dt_kctx *c) {
         dt_team_run(c->team, x->dtype == DT_float64 ? depth_input_f64 : depth_input_f32, &s, g.N * g.C);
         return DT_OK;
     }
-    product p = {.dtype = x->dtype, .src = y->data, .w = w->data, .dst = x->data, .src_channels = g.O, .dst_channels = g.C, .G = g.G, .M = g.Cg, .kc = g.Og};
+    product p = {.dtype = x->dtype,
+                 .src = y->data,
+                 .w = w->data,
+                 .dst = x->data,
+                 .src_channels = g.O,
+                 .src_total = dt_view_numel(y),
+                 .dst_channels = g.C,
+                 .G = g.G,
+                 .M = g.Cg,
+                 .kc = g.Og};
     p.w_m = g.k[0] * g.k[1] * g.k[2];
     p.w_c = g.Cg * p.w_m;
     p.w_group = g.Og * p.w_c;
+    char *scratch = c->scratch;
     for (int64_t r0 = 0; r0 < g.stride[0]; r0++)
         for (int64_t r1 = 0; r1 < g.stride[1]; r1++)
             for (int64_t r2 = 0; r2 < g.stride[2]; r2++) {
@@ -198,7 +232,7 @@ dt_status DT_ISA_FN(conv_input)(const dt_kctx *c) {
                 phase(&p, &g, 2, r2);
                 p.taps = p.nt[0] * p.nt[1] * p.nt[2];
                 p.cols = g.N * p.lattice[0] * p.lattice[1] * p.lattice[2];
-                if (p.cols) run_product(&p, c->team);
+                if (p.cols) scratch += run_phase(p, scratch, c->team) * (x->dtype == DT_float64 ? 8 : 4);
             }
     return DT_OK;
 }

@@ -24,8 +24,9 @@ static inline void OF(copy)(const product *p, int64_t at, int64_t stride, int64_
     for (; t < n; t++) dst[t] = s[t * stride];
 }
 
-/* Rows [k0, k0 + kc) of the patch matrix at the columns of the runs: dst[row * ld + column]; columns up to `wide` are zeroed. */
-static void OF(pack)(const product *p, int64_t group, int64_t k0, int64_t kc, const run *runs, int n_runs, int64_t cols, int64_t wide, T *dst, int64_t ld) {
+/* The same for sources that must be converted, one row after the other. */
+static void OF(pack_converted)(const product *p, int64_t group, int64_t k0, int64_t kc, const run *runs, int n_runs, int64_t cols, int64_t wide, T *dst,
+                               int64_t ld) {
     int64_t t[3], c = k0 / p->taps, rest = k0 % p->taps, plane = p->in[0] * p->in[1] * p->in[2];
     t[2] = rest % p->nt[2];
     t[1] = rest / p->nt[2] % p->nt[1];
@@ -59,6 +60,84 @@ static void OF(pack)(const product *p, int64_t group, int64_t k0, int64_t kc, co
     }
 }
 
+/* A few columns of a run, for nc channels: one load (two, and a shuffle, when the source steps by 2), a mask and a store each. Columns outside
+ * [lo, hi) lie in the padding: what is loaded for them is another element of the tensor, and masked away. */
+#define PIECE(name, bytes)                                                                                                                                  \
+    typedef T OF(name##_vec) __attribute__((vector_size(bytes)));                                                                                           \
+    typedef T OF(name##_any) __attribute__((vector_size(bytes), aligned(sizeof(T)), may_alias));                                                            \
+    typedef MASK OF(name##_mask) __attribute__((vector_size(bytes)));                                                                                       \
+    static inline __attribute__((always_inline)) void OF(name)(const T *s, int64_t plane, int64_t nc, bool two, int64_t lo, int64_t hi, T *d, int64_t ld) { \
+        enum { L = bytes / sizeof(T) };                                                                                                                     \
+        OF(name##_mask) mask = {0}, even = {0};                                                                                                             \
+        for (int l = 0; l < L; l++) mask[l] = l >= lo && l < hi ? -1 : 0, even[l] = 2 * l;                                                                  \
+        if (two)                                                                                                                                            \
+            for (int64_t c = 0; c < nc; c++) {                                                                                                              \
+                OF(name##_vec) a = *(const OF(name##_any) *)(s + c * plane), b = *(const OF(name##_any) *)(s + c * plane + L - 1);                          \
+                *(OF(name##_any) *)(d + c * ld) = (OF(name##_vec))((OF(name##_mask))__builtin_shuffle(a, b, even - (even >= L)) & mask);                    \
+            }                                                                                                                                               \
+        else                                                                                                                                                \
+            for (int64_t c = 0; c < nc; c++)                                                                                                                \
+                *(OF(name##_any) *)(d + c * ld) = (OF(name##_vec))((OF(name##_mask)) * (const OF(name##_any) *)(s + c * plane) & mask);                     \
+    }
+PIECE(piece64, 64)
+PIECE(piece32, 32)
+PIECE(piece16, 16)
+#undef PIECE
+
+/* Columns [0, len) of one run at one tap, for nc channels; `at`: the source of column 0 and the first channel, perhaps outside of the tensor.
+ * `room` columns may be written: what is written beyond len belongs to runs that follow, or to nobody. */
+static void OF(pack_run)(const product *p, int64_t at, int64_t plane, int64_t nc, const int64_t *inside, int64_t len, int64_t room, T *d, int64_t ld) {
+    enum { L64 = 64 / sizeof(T), L32 = 32 / sizeof(T), L16 = 16 / sizeof(T) };
+    const T *src = p->src;
+    int64_t m = p->mult[2], last = (nc - 1) * plane;
+    for (int64_t j = 0, n; j < len; j += n) {
+        int64_t s = at + j * m, lo = inside[0] - j, hi = inside[1] - j;
+        n = len - j > L32 && j + L64 <= room ? L64 : len - j > L16 && j + L32 <= room ? L32 : j + L16 <= room ? L16 : 1;
+        if (n == 1 || m > 2 || s < 0 || s + last + n * m > p->src_total) { /* the last: no more than is read, so that no load leaves the tensor */
+            if (n > len - j) n = len - j;
+            for (int64_t c = 0; c < nc; c++)
+                for (int64_t l = 0; l < n; l++) d[c * ld + j + l] = l >= lo && l < hi ? src[s + c * plane + l * m] : 0;
+        } else if (n == L64)
+            OF(piece64)(src + s, plane, nc, m == 2, lo, hi, d + j, ld);
+        else if (n == L32)
+            OF(piece32)(src + s, plane, nc, m == 2, lo, hi, d + j, ld);
+        else
+            OF(piece16)(src + s, plane, nc, m == 2, lo, hi, d + j, ld);
+    }
+}
+
+/* Rows [k0, k0 + kc) of the patch matrix at the columns of the runs: dst[row * ld + column]; columns up to `wide` are zeroed. Tap by tap and run by
+ * run, so that what lies in the padding is worked out once for all channels. */
+static void OF(pack)(const product *p, int64_t group, int64_t k0, int64_t kc, const run *runs, int n_runs, int64_t cols, int64_t wide, T *dst, int64_t ld) {
+    if (p->dtype != NATIVE) {
+        OF(pack_converted)(p, group, k0, kc, runs, n_runs, cols, wide, dst, ld);
+        return;
+    }
+    int64_t plane = p->in[0] * p->in[1] * p->in[2], m = p->mult[2], skip = k0 % p->taps;
+    int64_t step = PACK_CHANNELS * p->taps;
+    if (plane * (int64_t)sizeof(T) >= FAR && kc > step) { /* channels so far apart fall into one set of the first cache level: few at a time */
+        for (int64_t k = 0; k < kc; k += step) OF(pack)(p, group, k0 + k, kc - k < step ? kc - k : step, runs, n_runs, cols, wide, dst + k * ld, ld);
+        return;
+    }
+    for (int64_t t = 0; t < p->taps; t++) {
+        int64_t first = t >= skip ? t - skip : t - skip + p->taps, c = (k0 + first) / p->taps, nc = (kc - first + p->taps - 1) / p->taps;
+        if (first >= kc) continue;
+        int64_t o0 = p->off[0] + t / p->nt[2] / p->nt[1] * p->step[0], o1 = p->off[1] + t / p->nt[2] % p->nt[1] * p->step[1],
+                o2 = p->off[2] + t % p->nt[2] * p->step[2];
+        for (int r = 0; r < n_runs; r++) {
+            const run *u = &runs[r];
+            int64_t i0 = u->i[0] + o0, i1 = u->i[1] + o1, i2 = u->i[2] + o2, inside[2] = {0, 0}, at = 0;
+            if (i0 >= 0 && i0 < p->in[0] && i1 >= 0 && i1 < p->in[1]) {
+                valid(i2, m, p->in[2], u->len, &inside[0], &inside[1]);
+                at = (u->n * p->src_channels + group * p->kc + c) * plane + (i0 * p->in[1] + i1) * p->in[2] + i2;
+            }
+            OF(pack_run)(p, at, plane, nc, inside, u->len, ld - u->at, dst + first * ld + u->at, p->taps * ld);
+        }
+    }
+    for (int64_t k = 0; k < kc; k++)
+        for (int64_t j = cols; j < wide; j++) dst[k * ld + j] = 0;
+}
+
 /* Weights of rows [m0, m0 + m) and reduction indices [k0, k0 + kc): dst[k * MB + row]. */
 static void OF(pack_weights)(const product *p, int64_t group, int64_t m0, int64_t m, int64_t k0, int64_t kc, T *dst) {
     for (int64_t k = 0; k < kc; k++) {
@@ -71,6 +150,27 @@ static void OF(pack_weights)(const product *p, int64_t group, int64_t m0, int64_
         else
             LOAD(p->dtype, (const char *)p->w + (size_t)at * dt_dtype_size(p->dtype), p->w_m, m, dst + k * MB);
     }
+}
+
+/* The weights of a phase of conv_input, channels and taps exchanged: row (input channel), columns (output channel, tap). */
+static void OF(arrange_task)(void *arg, int64_t i) {
+    const arrange *s = arg;
+    const product *p = &s->p;
+    int64_t blocks = (p->M + ARRANGE_ROWS - 1) / ARRANGE_ROWS, group = i / blocks, m0 = i % blocks * ARRANGE_ROWS, K = p->kc * p->taps;
+    int64_t m1 = p->M - m0 < ARRANGE_ROWS ? p->M : m0 + ARRANGE_ROWS;
+    for (int64_t c = 0; c < p->kc; c++)
+        for (int64_t m = m0; m < m1; m++) {
+            T *to = (T *)s->to + (group * p->M + m) * K + c * p->taps;
+            int64_t from = group * p->w_group + c * p->w_c + m * p->w_m + p->w0[2];
+            for (int64_t t0 = 0; t0 < p->nt[0]; t0++)
+                for (int64_t t1 = 0; t1 < p->nt[1]; t1++, to += p->nt[2]) {
+                    int64_t at = from + ((p->w0[0] + t0 * p->ws[0]) * p->k[1] + p->w0[1] + t1 * p->ws[1]) * p->k[2];
+                    if (p->dtype == NATIVE)
+                        for (int64_t t2 = 0; t2 < p->nt[2]; t2++) to[t2] = ((const T *)p->w)[at + t2 * p->ws[2]];
+                    else
+                        LOAD(p->dtype, (const char *)p->w + (size_t)at * dt_dtype_size(p->dtype), p->ws[2], p->nt[2], to);
+                }
+        }
 }
 
 /* A finished tile, rows x columns of the runs, to the destination. */
@@ -89,6 +189,10 @@ static void OF(unpack)(const product *p, int64_t group, int64_t m0, int64_t m, c
             at += p->dst0[2] + u->j[2] * p->dst_step[2];
             if (p->dst_step[2] == 1) {
                 STORE(p->dtype, line, u->len, (char *)p->dst + (size_t)at * size);
+                continue;
+            }
+            if (p->dtype == NATIVE) {
+                for (int64_t j = 0; j < u->len; j++) ((T *)p->dst)[at + j * p->dst_step[2]] = line[j];
                 continue;
             }
             for (int64_t j = 0; j < u->len; j++) STORE(p->dtype, line + j, 1, (char *)p->dst + (size_t)(at + j * p->dst_step[2]) * size);
@@ -114,7 +218,7 @@ static void OF(product_task)(void *arg, int64_t i) {
         }
         for (int64_t m0 = 0; m0 < rows; m0 += MB) {
             int64_t m = rows - m0 < MB ? rows - m0 : MB;
-            bool direct = p->dtype == NATIVE && p->rows_contiguous;
+            bool direct = p->arranged || (p->dtype == NATIVE && p->rows_contiguous);
             const T *a = direct ? (const T *)p->w + group * p->w_group + (row0 + m0) * p->w_m + k0 : ap;
             int64_t ars = direct ? p->w_m : 1, acs = direct ? 1 : MB;
             if (!direct) OF(pack_weights)(p, group, row0 + m0, m, k0, kc, ap);
@@ -128,10 +232,39 @@ static void OF(product_task)(void *arg, int64_t i) {
 }
 
 /* ---- the gradient of the weight: (taps x pixels) . (pixels x output channels) ---- */
+typedef T OF(quad) __attribute__((vector_size(4 * sizeof(T))));
+typedef T OF(quad_any) __attribute__((vector_size(4 * sizeof(T)), aligned(sizeof(T)), may_alias));
+typedef MASK OF(quad_index) __attribute__((vector_size(4 * sizeof(T))));
+
+/* dst[k * NR + j] = src[j * plane + k] for 4 channels j and len pixels k. */
+static void OF(transpose4)(const T *src, int64_t plane, int64_t len, T *dst) {
+    const OF(quad_index) low = {0, 4, 1, 5}, high = {2, 6, 3, 7}, first = {0, 1, 4, 5}, second = {2, 3, 6, 7};
+    int64_t k = 0;
+    for (; k + 4 <= len; k += 4) {
+        OF(quad)
+        a = *(const OF(quad_any) *)(src + k), b = *(const OF(quad_any) *)(src + plane + k), c = *(const OF(quad_any) *)(src + 2 * plane + k),
+        d = *(const OF(quad_any) *)(src + 3 * plane + k);
+        OF(quad) ab = __builtin_shuffle(a, b, low), cd = __builtin_shuffle(c, d, low), ab2 = __builtin_shuffle(a, b, high), cd2 = __builtin_shuffle(c, d, high);
+        *(OF(quad_any) *)(dst + k * NR) = __builtin_shuffle(ab, cd, first);
+        *(OF(quad_any) *)(dst + (k + 1) * NR) = __builtin_shuffle(ab, cd, second);
+        *(OF(quad_any) *)(dst + (k + 2) * NR) = __builtin_shuffle(ab2, cd2, first);
+        *(OF(quad_any) *)(dst + (k + 3) * NR) = __builtin_shuffle(ab2, cd2, second);
+    }
+    for (; k < len; k++)
+        for (int j = 0; j < 4; j++) dst[k * NR + j] = src[j * plane + k];
+}
+
 static void OF(pack_channels)(const weight_sum *s, int64_t group, int64_t o0, int64_t no, int64_t p0, int64_t kc, T *dst) {
     int64_t plane = s->plane;
     T line[DT_CONV_K];
-    for (int64_t j = 0; j < NR; j++) {
+    int64_t quads = s->p.dtype == NATIVE ? no / 4 * 4 : 0;
+    for (int64_t j = 0; j < quads; j += 4)
+        for (int64_t k = 0, len; k < kc; k += len) {
+            int64_t n = (p0 + k) / plane, at = (p0 + k) % plane;
+            len = plane - at < kc - k ? plane - at : kc - k;
+            OF(transpose4)((const T *)s->y + (n * s->O + group * s->Og + o0 + j) * plane + at, plane, len, dst + k * NR + j);
+        }
+    for (int64_t j = quads; j < NR; j++) {
         if (j >= no) {
             for (int64_t k = 0; k < kc; k++) dst[k * NR + j] = 0;
             continue;
