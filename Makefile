@@ -4,9 +4,9 @@
 PYTHON ?= python3
 JOBS ?= $(shell nproc)
 BIN := .venv/bin
-# meson and ninja of the virtual environment; ccache where there is one
+# meson and ninja of the virtual environment; `make CC="ccache gcc"` for another compiler (it counts when build/ is new)
 export PATH := $(CURDIR)/$(BIN):$(PATH)
-export CC ?= $(if $(shell command -v ccache),ccache gcc,gcc)
+export CC ?= gcc
 say = @printf '\n== %s\n' "$(1)"
 
 .PHONY: help demo test lint bench mix docs wheel install clean unit sanitize pytest format tools
