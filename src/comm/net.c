@@ -589,8 +589,17 @@ static void *net_main(void *arg) {
     return NULL;
 }
 
+static dt_status outcome(double timeout_s) {
+    if (atomic_load(&net.ready) == 1) return DT_OK;
+    if (atomic_load(&net.ready) == 2) return dt_fail(DT_E_STATE, "%s", net.failure);
+    DT_STR(missing, 256);
+    for (int r = 1; r < net.size && net.rank == 0; r++)
+        if (!net.host[r][0]) dt_str_add(&missing, "%s%d", missing.len ? ", " : "", r);
+    return dt_fail(DT_E_NODE, "not all nodes started within %.0f s: missing %s", timeout_s, missing.len ? missing.buf : "node 0's answer");
+}
+
 dt_status dt_net_start(const dt_net_hooks *hooks, uint64_t hash, double timeout_s) {
-    if (dt_net_started()) return DT_OK;
+    if (dt_net_started()) return outcome(timeout_s); /* once is enough: who is missing does not come later */
     DT_TRY(dt_mpi_open(&net.mpi));
     net.hooks = *hooks;
     net.hash = hash;
@@ -602,16 +611,15 @@ dt_status dt_net_start(const dt_net_hooks *hooks, uint64_t hash, double timeout_
     atomic_store(&net.started, true);
     uint64_t until = now_us() + (uint64_t)(timeout_s * 1e6);
     while (!atomic_load(&net.ready) && now_us() < until) dt_futex_wait(&net.ready, 0, 100000);
-    if (atomic_load(&net.ready) == 1) return DT_OK;
-    if (atomic_load(&net.ready) == 2) return dt_fail(DT_E_STATE, "%s", net.failure);
-    DT_STR(missing, 256);
-    for (int r = 1; r < net.size && net.rank == 0; r++)
-        if (!net.host[r][0]) dt_str_add(&missing, "%s%d", missing.len ? ", " : "", r);
-    return dt_fail(DT_E_NODE, "not all nodes started within %.0f s: missing %s", timeout_s, missing.len ? missing.buf : "node 0's answer");
+    return outcome(timeout_s);
 }
 
 void dt_net_stop(void) {
     if (!atomic_exchange(&net.started, false)) return;
+    if (!atomic_load(&net.ready)) { /* the thread waits inside MPI for a process that never came */
+        pthread_detach(net.thread);
+        return;
+    }
     atomic_store(&net.stop, true);
     ring_bell();
     pthread_join(net.thread, NULL);

@@ -10,7 +10,7 @@
 #include "plan/remote.h"
 #include "plan/serial.h"
 
-enum { FLUSH_BYTES = 256 << 10, CREDIT_NAP_US = 100000 };
+enum { FLUSH_BYTES = 256 << 10, CREDIT_NAP_US = 100000, START_S = 60 };
 
 typedef struct request { /* an answer that is awaited */
     struct request *next;
@@ -379,15 +379,16 @@ bool dt_remote_stats(dt_device d, dt_memory_stats *out, dt_future *f) {
 
 /* ---- start and stop ------------------------------------------------------------------------------------------------------------------------------- */
 dt_status dt_remote_start(void) {
-    if (!dt_net_launched() || dt_net_started()) return DT_OK;
+    if (!dt_net_launched()) return DT_OK;
+    dt_net_hooks hooks = {on_message, on_lost, NULL};
+    if (dt_net_started()) return dt_net_start(&hooks, dt_ops_hash(), START_S);
     int n = dt_net_size();
     remote.wire = dt_calloc((size_t)n, sizeof *remote.wire);
     remote.taken = dt_calloc((size_t)n, sizeof *remote.taken);
     remote.sent = dt_calloc((size_t)n, sizeof *remote.sent);
     remote.lost = dt_calloc((size_t)n, sizeof *remote.lost);
     if (!remote.wire || !remote.taken || !remote.sent || !remote.lost) return no_memory();
-    dt_net_hooks hooks = {on_message, on_lost, NULL};
-    DT_TRY(dt_net_start(&hooks, dt_ops_hash(), 60));
+    DT_TRY(dt_net_start(&hooks, dt_ops_hash(), START_S));
     dt_buf_drop_elsewhere = drop_remote;
     return DT_OK;
 }

@@ -1,0 +1,127 @@
+"""Kills and stops processes of a run at random moments; whatever happens must end soon, with a word about it, and leave nothing behind.
+
+    python tests/cluster/kill.py [--kills 20] [--nodes 3] [--mpiexec PATH] [--seed 0]
+
+Each round starts a small training run over several nodes, lets it work for a moment, sends SIGKILL or SIGSTOP to rank 0 or to a node, and checks that
+the launcher ends within 30 s, that stderr or stdout says why, and that no process of the round is left. A process that was stopped and that the launcher
+cannot end either is woken first, as whoever stopped it would. Exit status 0 when all rounds were right."""
+
+import argparse
+import os
+import random
+import signal
+import subprocess
+import sys
+import tempfile
+import time
+
+ROOT = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
+PROGRAM = """
+import sys, dtorch
+from dtorch import Shard, distribute_tensor, init_device_mesh, nn
+from dtorch.distributed.tensor.parallel import ColwiseParallel, RowwiseParallel, parallelize_module
+mesh = init_device_mesh("cpu", (2, 3), mesh_dim_names=("dp", "tp"))
+model = nn.Sequential(nn.Linear(16, 64), nn.GELU(), nn.Linear(64, 4))
+parallelize_module(model, mesh["tp"], {"0": ColwiseParallel(), "2": RowwiseParallel()})
+optimizer = dtorch.optim.AdamW(model.parameters(), lr=0.01)
+for step in range(10**9):
+    x = distribute_tensor(dtorch.randn(16, 16), mesh["dp"], [Shard(0)])
+    loss = model(x).pow(2).mean()
+    optimizer.zero_grad()
+    loss.backward()
+    optimizer.step()
+    if step % 3 == 0:
+        loss.item()
+    if step == 3:
+        print("running", flush=True)
+"""
+
+
+def members(mark):
+    """{pid: (rank, state)} of this round's python processes, by a variable in their environment."""
+    found = {}
+    for p in filter(str.isdigit, os.listdir("/proc")):
+        try:
+            with open(f"/proc/{p}/environ", "rb") as f:
+                env = dict(v.split(b"=", 1) for v in f.read().split(b"\0") if b"=" in v)
+            with open(f"/proc/{p}/stat") as f:
+                state = f.read().rsplit(")", 1)[1].split()[0]
+            with open(f"/proc/{p}/cmdline", "rb") as f:
+                python = b"victim.py" in f.read().split(b"\0")[1:2][0]
+        except (OSError, ValueError, IndexError):
+            continue
+        if env.get(b"DT_KILL_TEST") == mark and state != "Z":
+            rank = env.get(b"PMI_RANK") or env.get(b"OMPI_COMM_WORLD_RANK")
+            found[int(p)] = (int(rank) if rank and python else None, state)
+    return found
+
+
+def finish(run, limit):
+    try:
+        return run.wait(limit)
+    except subprocess.TimeoutExpired:
+        return None
+
+
+def round_of(number, args, rng, folder):
+    mark = f"{os.getpid()}.{number}".encode()
+    env = {**os.environ, "DT_KILL_TEST": mark.decode(), "DTORCH_NODE_TIMEOUT": str(args.timeout), "OMPI_ALLOW_RUN_AS_ROOT": "1"}
+    env |= {"OMPI_ALLOW_RUN_AS_ROOT_CONFIRM": "1", "PRTE_MCA_rmaps_default_mapping_policy": ":oversubscribe"}
+    env |= {"PYTHONPATH": os.path.join(ROOT, "python"), "PATH": os.path.dirname(args.mpiexec) + os.pathsep + os.environ["PATH"]}
+    log = open(os.path.join(folder, "log"), "w+")  # noqa: SIM115
+    run = subprocess.Popen([args.mpiexec, "-n", str(args.nodes), sys.executable, os.path.join(folder, "victim.py")], env=env, stdout=log, stderr=log)
+    start = time.time()
+    while time.time() - start < 60 and "running" not in open(log.name).read():  # noqa: SIM115
+        time.sleep(0.05)
+    time.sleep(rng.random() * 1.5)
+    ranks = {rank: pid for pid, (rank, _) in members(mark).items() if rank is not None}
+    victim, sig = rng.choice(sorted(ranks)) if ranks else None, rng.choice([signal.SIGKILL, signal.SIGSTOP])
+    if victim is None:
+        run.kill()
+        return False, f"{number}: did not start: {open(log.name).read()[-600:]}"  # noqa: SIM115
+    os.kill(ranks[victim], sig)
+    begin = time.time()
+    code = finish(run, 30)
+    woken = ""
+    if code is None and sig == signal.SIGSTOP and any(state == "T" for _, state in members(mark).values()):
+        others = [rank for rank, state in members(mark).values() if rank is not None and state != "T"]
+        woken = f" (launcher waits for the stopped process; ranks still running: {others})"
+        os.kill(ranks[victim], signal.SIGCONT)
+        code = finish(run, 10)
+    took = time.time() - begin
+    time.sleep(0.5)
+    left = members(mark)
+    for pid in left:
+        os.kill(pid, signal.SIGKILL)
+    if code is None:
+        run.kill()
+        run.wait()
+    text = open(log.name).read()  # noqa: SIM115
+    words = [w for w in ("NodeLostError", "is lost", "TERMINATION", "prterun", "Killed", "signal 9") if w in text]
+    good = code not in (None, 0) and not left and bool(words) and not woken
+    says = f"{number:3d}: {signal.Signals(sig).name} to rank {victim}: {took:.1f} s, exit {code}, left {len(left)}, says {words}{woken}"
+    return good, says if good else says + "\n" + text[-800:]
+
+
+def main():
+    parser = argparse.ArgumentParser()
+    parser.add_argument("--kills", type=int, default=20)
+    parser.add_argument("--nodes", type=int, default=3)
+    parser.add_argument("--mpiexec", default=os.path.join(os.path.dirname(sys.executable), "mpiexec"))
+    parser.add_argument("--seed", type=int, default=0)
+    parser.add_argument("--timeout", type=float, default=4, help="DTORCH_NODE_TIMEOUT, s")
+    args = parser.parse_args()
+    rng, bad = random.Random(args.seed), 0
+    with tempfile.TemporaryDirectory() as folder:
+        with open(os.path.join(folder, "victim.py"), "w") as f:
+            f.write(PROGRAM)
+        for number in range(args.kills):
+            good, says = round_of(number, args, rng, folder)
+            bad += not good
+            print("ok " if good else "BAD", says, flush=True)
+    print(f"{args.kills - bad} of {args.kills} right")
+    return bad != 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
