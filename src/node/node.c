@@ -391,6 +391,12 @@ static dt_status on_entry(dt_unwire *u, bool *stop) {
     }
 }
 
+dt_status dt_node_entries(const void *data, size_t bytes, bool *stop) {
+    dt_unwire u = {data, bytes, 0, false};
+    while (!*stop && u.at < u.n) DT_TRY(on_entry(&u, stop));
+    return DT_OK;
+}
+
 static void on_message(void *ctx, int from, const void *data, size_t bytes) {
     (void)ctx;
     message *m = from == 0 ? dt_malloc(sizeof *m + bytes) : NULL;
@@ -431,8 +437,7 @@ static dt_status serve(void) {
     while (!stop) {
         message *next, *m = take();
         for (; m; m = next) {
-            dt_unwire u = {m->data, m->bytes, 0, false};
-            while (!stop && u.at < u.n) DT_TRY(on_entry(&u, &stop));
+            DT_TRY(dt_node_entries(m->data, m->bytes, &stop));
             next = m->next;
             dt_free(m);
         }
@@ -440,12 +445,16 @@ static dt_status serve(void) {
     return DT_OK;
 }
 
+dt_status dt_node_tables(void) {
+    DT_TRY(dt_htab_init(&node.buffers, 1024));
+    return dt_htab_init(&node.plans, 256);
+}
+
 int dt_node_main(void) {
     dt_net_hooks hooks = {on_message, on_lost, NULL};
     dt_nodes_init();
     dt_status s = dt_ops_init();
-    if (!s) s = dt_htab_init(&node.buffers, 1024);
-    if (!s) s = dt_htab_init(&node.plans, 256);
+    if (!s) s = dt_node_tables();
     if (!s) s = dt_net_start(&hooks, dt_ops_hash(), 60);
     if (!s) s = serve();
     if (s) {

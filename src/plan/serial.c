@@ -68,8 +68,11 @@ static void get_geom(dt_unwire *u, dt_geom *g, int ndim) {
 static void put_attr(dt_wire *w, const dt_op *op, const void *attr) {
     dt_wire_u64(w, attr ? op->attrs.size : 0);
     if (!attr || !op->attrs.size) return;
+    size_t at = w->n;
     dt_wire_put(w, attr, op->attrs.size);
     const dt_op_info *info = dt_op_get_info(op);
+    for (int k = 0; k < info->n_params && !w->failed; k++) /* no address leaves the process */
+        if (info->param[k].kind == DT_PK_STR) memset(w->data + at + info->param[k].offset, 0, sizeof(char *));
     for (int k = 0; k < info->n_params; k++) {
         if (info->param[k].kind != DT_PK_STR) continue;
         const char *s;
@@ -103,7 +106,10 @@ static const dt_op *get_op(dt_unwire *u) {
 
 /* ---- fused groups ------------------------------------------------------------------------------------------------------------------------------ */
 static void put_fused(dt_wire *w, const dt_fused *x) {
-    dt_wire_put(w, x, sizeof *x);
+    dt_fused plain = *x;
+    plain.name = NULL;
+    for (int k = 0; k < DT_FUSED_OPS; k++) plain.op[k].op = plain.op[k].params = NULL; /* no address leaves the process */
+    dt_wire_put(w, &plain, sizeof plain);
     dt_wire_text(w, x->name);
     for (int k = 0; k < x->n_ops; k++) {
         put_op(w, x->op[k].op);
@@ -117,9 +123,16 @@ static bool fused_legal(const dt_fused *x) {
         const dt_fused_op *o = &x->op[k];
         if (o->n_in > DT_PW_MAX_IN || o->out >= x->n_out || o->tile >= x->n_tiles || o->key >= DT_DTYPE_COUNT || o->dtype >= DT_DTYPE_COUNT) return false;
         if (o->out < 0 && o->tile < 0) return false;
+        uint8_t read; /* a bool may hold any byte here */
+        memcpy(&read, &o->read, 1);
+        if (read > 1) return false;
         for (int i = 0; i < o->n_in; i++)
             if (o->in[i] >= x->n_in + k) return false;
     }
+    for (int i = 0; i < x->n_in; i++)
+        if (x->last_read[i] >= x->n_ops) return false;
+    for (int i = 0; i < x->n_out; i++)
+        if (x->made_by[i] >= x->n_ops) return false;
     return true;
 }
 static dt_status get_fused(reader *r, const dt_fused **out) {
@@ -324,7 +337,6 @@ static dt_status put_instr(dt_wire *w, const dt_instr *s) {
     dt_wire_u64(w, s->node);
     dt_wire_u64(w, s->wait);
     dt_wire_u64(w, s->also);
-    dt_wire_u64(w, s->also);
     for (int k = 0; k < s->n_in + s->n_out; k++) {
         put_view(w, &s->view[k]);
         put_operand(w, s->operand[k]);
@@ -344,7 +356,6 @@ static dt_status get_instr(reader *r, const dt_program *prog, dt_instr *s) {
     s->n_out = (uint16_t)dt_unwire_count(u, UINT16_MAX);
     s->node = (uint32_t)dt_unwire_count(u, (size_t)r->p->n_nodes);
     s->wait = (uint32_t)dt_unwire_count(u, MAX_LIST);
-    s->also = (uint32_t)dt_unwire_count(u, MAX_LIST);
     s->also = (uint32_t)dt_unwire_count(u, MAX_LIST);
     int n = s->n_in + s->n_out;
     if (u->bad || (size_t)n > u->n) return bad("an instruction");
@@ -441,7 +452,7 @@ dt_status dt_plan_write(const dt_plan *p, dt_device_fn here, void *ctx, dt_wire 
     dt_wire_u64(w, (uint64_t)p->n_numbers);
     dt_wire_u64(w, (uint64_t)p->n_colls);
     for (int i = 0; i < p->n_colls; i++) {
-        bool want = p->coll[i]->index >= 0 && coll_here(p->coll[i], here, ctx); /* others stand with their instruction */
+        bool want = p->coll[i] && p->coll[i]->index >= 0 && coll_here(p->coll[i], here, ctx); /* others stand with their instruction */
         dt_wire_u64(w, want);
         if (want) put_coll(w, p->coll[i]);
     }
