@@ -520,3 +520,34 @@ def test_zero_grad_drops_what_was_collected_and_not_reduced(by, set_to_none):
     (model if by == "model" else dtorch.optim.SGD(model.parameters())).zero_grad(set_to_none=set_to_none)
     model(x).sum().backward()
     np.testing.assert_allclose(model.weight.grad.full_tensor().numpy(), want, rtol=1e-5, atol=1e-6)
+
+
+@pytest.mark.parametrize("reads", range(1, 40, 3))
+def test_an_interrupt_anywhere_in_forward_leaves_slices(reads):
+    """Ctrl-C may come between any two lines; here it comes after so many of this package's."""
+    mesh = init_device_mesh("cpu", (3,))
+    model = nn.Sequential(nn.Linear(5, 6), nn.Linear(6, 3))
+    x = distribute_tensor(dtorch.randn(7, 5), mesh, [Shard(0)])
+    want = model(dtorch.tensor(x.full_tensor().numpy())).detach().numpy()
+    fully_shard(model[0], mesh=mesh)
+    fully_shard(model, mesh=mesh)
+    left = 5 * reads
+
+    def trace(frame, event, arg):
+        nonlocal left
+        if "fsdp.py" not in frame.f_code.co_filename and "_hooks.py" not in frame.f_code.co_filename:
+            return trace
+        left -= event == "line"
+        if left == 0:
+            raise KeyboardInterrupt
+        return trace
+
+    sys.settrace(trace)
+    try:
+        model(x)
+    except KeyboardInterrupt:
+        pass
+    finally:
+        sys.settrace(None)
+    assert left > 0 or all(p.placements == (Shard(0),) for p in model.parameters())
+    np.testing.assert_allclose(model(x).full_tensor().detach().numpy(), want, rtol=1e-5, atol=1e-6)

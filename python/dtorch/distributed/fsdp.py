@@ -180,19 +180,20 @@ class _Unit:
                 module._parameters[name] = value
 
     def reshard_now(self):
-        if self.depth == 0:
+        if self.depth != 1:
+            self.depth = max(self.depth - 1, 0)
             return
-        self.depth -= 1
-        if self.depth == 0:
-            for entry in self.entries:
-                if entry.whole is None:
-                    continue
-                (value, version), entry.whole = entry.whole, None
-                if value._version != version:  # forward wrote into its parameter, as Embedding(max_norm=…) does
-                    with dtorch.no_grad():
-                        entry.param.copy_(value.detach().redistribute(placements=list(entry.param.placements)))
-                for module, name in entry.uses:
-                    module._parameters[name] = entry.param
+        for entry in self.entries:  # may be called once more for what an interrupt left
+            if entry.whole is None:
+                continue
+            value, version = entry.whole
+            if value._version != version:  # forward wrote into its parameter, as Embedding(max_norm=…) does
+                with dtorch.no_grad():
+                    entry.param.copy_(value.detach().redistribute(placements=list(entry.param.placements)))
+            for module, name in entry.uses:
+                module._parameters[name] = entry.param
+            entry.whole = None
+        self.depth = 0
 
     # hooks
 

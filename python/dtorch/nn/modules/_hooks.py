@@ -251,8 +251,9 @@ class HookMixin:
                 if changed is not None:
                     result = changed
             return result if backward is None else backward.tap_outputs(result)
-        except Exception:
-            for hook, with_kwargs, always in hooks[called:]:
+        except BaseException as why:
+            # Ctrl-C, too, leaves what hooks undo undone otherwise; and it may have come in the middle of a hook, which then runs again
+            for hook, with_kwargs, always in hooks[called if isinstance(why, Exception) else max(called - 1, 0) :]:
                 if always:
                     try:
                         changed = hook(self, args, kwargs, result) if with_kwargs else hook(self, args, result)
