@@ -168,3 +168,10 @@ def test_comm_debug_mode(mesh):
         y = x.redistribute({"dp": R()})
     assert comm.get_comm_counts() == {"all_gather": 1} and comm.get_total_counts() == 1 and y.tolist() == [1] * 6
     assert "all_gather" in comm.generate_comm_debug_tracing_table()
+
+
+@pytest.mark.parametrize("placements", [(S(0), R()), (P(), R()), (R(), S(1))])
+def test_a_cell_that_nobody_can_hold_anything_of_says_so(mesh, placements):
+    out = io.StringIO()
+    visualize_sharding(distribute_tensor(dt.ones(0, 3), mesh, [R(), R()]).redistribute(mesh, placements), file=out, color=False, dims=(0, 1))
+    assert {c for row in cells(out.getvalue()) for c in row} == {"empty"}

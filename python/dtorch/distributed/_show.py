@@ -67,6 +67,8 @@ def _label(t, holders):
     """ "cpu:0,1" for copies; "cpu:0+1" for the parts of a sum; both: "cpu:0+1,2+3"."""
     partial = [k for k, p in enumerate(t.placements) if p.is_partial() and t.device_mesh.shape[k] > 1]
     kind = t.device_mesh.device_type
+    if not holders:
+        return "empty"  # a dimension of size 0: nothing to hold
     if not partial:
         return f"{kind}:{_numbers(d.index for d, _ in holders)}"
     groups = {}
