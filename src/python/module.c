@@ -5,6 +5,7 @@
  * others wait in MPI's initialisation, and would do so for ever if the program ended, or worked long, before its first call. */
 #include "python/py.h"
 
+#include "comm/net.h"
 #include "controller/controller.h"
 #include "node/node.h"
 #include "plan/nodes.h"
@@ -82,6 +83,15 @@ static PyObject *node_serve(PyObject *self, PyObject *none) {
 }
 static PyMethodDef node_def = {"_node_serve", node_serve, METH_NOARGS,
                                "Returns in the process that runs the program; others serve it and end with their exit status."};
+static PyObject *net_stats(PyObject *self, PyObject *none) {
+    dt_net_stats n;
+    dt_net_stats_get(&n);
+    return Py_BuildValue("{s:K,s:K,s:K,s:K,s:K,s:K}", "messages_sent", (unsigned long long)n.messages_sent, "bytes_sent", (unsigned long long)n.bytes_sent,
+                         "messages_received", (unsigned long long)n.messages_received, "bytes_received", (unsigned long long)n.bytes_received, "bulk_sent",
+                         (unsigned long long)n.bulk_sent, "bulk_received", (unsigned long long)n.bulk_received);
+}
+static PyMethodDef net_stats_def = {"_net_stats", net_stats, METH_NOARGS,
+                                    "What this process exchanged with other nodes since its start: control messages and their bytes, bytes of bulk data."};
 static PyMethodDef stop_def = {"_engine_stop", engine_stop, METH_NOARGS, "Finish or abandon all work and join every thread."};
 
 static int register_stop(PyObject *m) {
@@ -118,6 +128,12 @@ PyMODINIT_FUNC PyInit__C(void) {
             return NULL;
         }
     dt_engine_nodes_init();
+    PyObject *stats = PyCFunction_New(&net_stats_def, NULL);
+    if (!stats || PyModule_AddObject(m, "_net_stats", stats) < 0) {
+        Py_XDECREF(stats);
+        Py_DECREF(m);
+        return NULL;
+    }
     PyObject *serve = PyCFunction_New(&node_def, NULL);
     if (!serve || PyModule_AddObjectRef(m, "_node_serve", serve) < 0) return NULL;
     Py_DECREF(serve);
