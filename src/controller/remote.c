@@ -271,6 +271,8 @@ dt_status dt_remote_run(const dt_graph *g, dt_plan *p, dt_binding *b) {
     }
     if (!any) return DT_OK;
     if (!p->id) DT_TRY(send_plan(p));
+    bool same;
+    DT_TRY(dt_plan_remember(p, b->run, &same));
     b->run->seq = ++remote.seq;
     for (int node = 1; node < dt_nodes; node++) {
         if (!takes_part(p, node)) continue;
@@ -281,8 +283,9 @@ dt_status dt_remote_run(const dt_graph *g, dt_plan *p, dt_binding *b) {
         dt_wire *w = entry(node, DT_M_RUN);
         dt_wire_u64(w, p->id);
         dt_wire_u64(w, b->run->seq);
-        for (int k = 0; k < p->n_numbers; k++) dt_wire_put(w, &b->run->numbers[k], 8);
-        for (int k = 0; k < p->n_nodes; k++) dt_wire_u64(w, b->run->site[k]);
+        dt_wire_u64(w, same);
+        for (int k = 0; k < p->n_numbers && !same; k++) dt_wire_put(w, &b->run->numbers[k], 8);
+        for (int k = 0; k < p->n_nodes && !same; k++) dt_wire_u64(w, b->run->site[k]);
         for (int i = 0; i < p->n_programs; i++)
             if (dt_device_node(p->program[i].device) == node) put_program(g, p, i, b, w);
         remote.sent[node]++;

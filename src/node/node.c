@@ -144,11 +144,19 @@ static dt_status on_drop_plan(dt_unwire *u) {
 }
 
 /* The ids of a run's results, read before anything can fail, so that they exist either way. */
-static dt_status read_run(dt_unwire *u, const dt_plan *p, dt_binding *b, uint64_t **ids) {
+static dt_status read_run(dt_unwire *u, dt_plan *p, dt_binding *b, uint64_t **ids) {
     dt_run *r = b->run;
     r->seq = dt_unwire_u64(u);
-    for (int k = 0; k < p->n_numbers; k++) dt_unwire_get(u, &r->numbers[k], 8);
-    for (int k = 0; k < p->n_nodes; k++) r->site[k] = (uint32_t)dt_unwire_count(u, UINT32_MAX);
+    if (dt_unwire_count(u, 1)) { /* as the last time */
+        if (!p->last_site) return nonsense("a run that is like one before, but there is none");
+        memcpy(r->numbers, p->last_numbers, sizeof *r->numbers * (size_t)p->n_numbers);
+        memcpy(r->site, p->last_site, sizeof *r->site * (size_t)p->n_nodes);
+    } else {
+        bool same;
+        for (int k = 0; k < p->n_numbers; k++) dt_unwire_get(u, &r->numbers[k], 8);
+        for (int k = 0; k < p->n_nodes; k++) r->site[k] = (uint32_t)dt_unwire_count(u, UINT32_MAX);
+        DT_TRY(dt_plan_remember(p, r, &same));
+    }
     for (int i = 0; i < p->n_programs; i++) {
         const dt_program *prog = &p->program[i];
         for (int k = 0; k < prog->n_ext; k++) {

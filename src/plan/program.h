@@ -165,6 +165,9 @@ typedef struct dt_plan {
     dt_number_plan *number;
     dt_coll **coll;
     dt_call **call; /* (n_nodes,) referenced: the key holds their addresses */
+    /* Of the last run that other nodes took part in: sent only when they change. NULL before the first. Main thread. */
+    uint64_t *last_numbers;
+    uint32_t *last_site;
     dt_arena arena;
 } dt_plan;
 void dt_plan_unref(dt_plan *p); /* any thread */

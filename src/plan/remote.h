@@ -7,7 +7,7 @@ enum {
     /* controller -> node */
     DT_M_PLAN = 1,  /* id, plan */
     DT_M_DROP_PLAN, /* id */
-    DT_M_RUN,       /* plan id, seq, numbers, sites, per program: ids and offsets of inputs, ids of results */
+    DT_M_RUN,       /* plan id, seq, 1: numbers and sites of its last run; or 0, numbers, sites; per program: ids and offsets of inputs, ids of results */
     DT_M_FREE,      /* buffer id */
     DT_M_HOST,      /* buffer id, device, bytes, data */
     DT_M_POISON,    /* buffer id, device, status, site, text */

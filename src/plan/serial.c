@@ -498,3 +498,18 @@ dt_status dt_plan_read(dt_unwire *u, dt_plan **out) {
     *out = p;
     return DT_OK;
 }
+
+dt_status dt_plan_remember(dt_plan *p, const dt_run *r, bool *same) {
+    size_t numbers = sizeof *p->last_numbers * (size_t)p->n_numbers, sites = sizeof *p->last_site * (size_t)p->n_nodes;
+    *same = p->last_site && !memcmp(p->last_numbers, r->numbers, numbers) && !memcmp(p->last_site, r->site, sites);
+    if (*same) return DT_OK;
+    if (!p->last_site) {
+        p->last_numbers = DT_ARENA_ARRAY(&p->arena, uint64_t, p->n_numbers + 1);
+        uint32_t *site = DT_ARENA_ARRAY(&p->arena, uint32_t, p->n_nodes + 1);
+        if (!p->last_numbers || !site) return no_memory();
+        p->last_site = site;
+    }
+    memcpy(p->last_numbers, r->numbers, numbers);
+    memcpy(p->last_site, r->site, sites);
+    return DT_OK;
+}

@@ -69,7 +69,9 @@ def round_of(number, args, rng, folder):
     env |= {"OMPI_ALLOW_RUN_AS_ROOT_CONFIRM": "1", "PRTE_MCA_rmaps_default_mapping_policy": ":oversubscribe"}
     env |= {"PYTHONPATH": os.path.join(ROOT, "python"), "PATH": os.path.dirname(args.mpiexec) + os.pathsep + os.environ["PATH"]}
     log = open(os.path.join(folder, "log"), "w+")  # noqa: SIM115
-    run = subprocess.Popen([args.mpiexec, "-n", str(args.nodes), sys.executable, os.path.join(folder, "victim.py")], env=env, stdout=log, stderr=log)
+    run = subprocess.Popen(
+        [args.mpiexec, "-n", str(args.nodes), sys.executable, os.path.join(folder, "victim.py")], env=env, stdout=log, stderr=log
+    )
     start = time.time()
     while time.time() - start < 60 and "running" not in open(log.name).read():  # noqa: SIM115
         time.sleep(0.05)

@@ -77,7 +77,7 @@ def test_mixes_of_parallelism_over_nodes(nodes, mpiexec):
 @pytest.mark.parametrize("nodes", [2, 4])
 @pytest.mark.parametrize("tests", ["random_programs", "random_writes", "any_mix", "zero", "pipeline", "losses_and_reductions", "strided"])
 def test_training_over_nodes(nodes, tests, mpiexec):
-    passes(nodes, f"test_{tests}.py", "", mpiexec)
+    passes(nodes, f"test_{tests}.py", "not bubble", mpiexec)  # that one counts devices of one node
 
 
 NODE = next(filter(None, (shutil.which("dtorch-node", path=p) for p in (BIN, os.path.join(ROOT, "build", "src")))), None)
@@ -208,3 +208,28 @@ def test_a_stopped_node_is_named(tmp_path):
         env={"DTORCH_NODE_TIMEOUT": "2", "DT_TEST": str(os.getpid())},
     )
     assert out.stdout.split()[:3] == ["True", "True", "3.0"], out.stdout + out.stderr
+
+
+def test_a_repeated_step_says_little_and_new_numbers_arrive(tmp_path):
+    out = program(
+        """
+        import dtorch
+        from dtorch import Shard, distribute_tensor, init_device_mesh
+        x = distribute_tensor(dtorch.ones(4, 2), init_device_mesh("cpu", (2,)), [Shard(0)])
+        def step(factor, n=500):
+            y = x
+            for _ in range(n):
+                y = (y * factor).clamp(max=2.0)
+            return y.sum().item()
+        values = [step(f) for f in (1.0, 1.5, 0.0, 1.0, 1.5, 1.5, 0.5, 1.0)]
+        for _ in range(3):
+            step(1.0)
+        before = dtorch._C._net_stats()
+        for _ in range(10):
+            step(1.0)
+        after = dtorch._C._net_stats()
+        print(values == [8.0, 16.0, 0.0, 8.0, 16.0, 16.0, values[6], 8.0] and values[6] < 1e-9, (after["bytes_sent"] - before["bytes_sent"]) / 10 < 1000)
+        """,
+        tmp_path,
+    )
+    assert out.stdout.split() == ["True", "True"], out.stdout + out.stderr
