@@ -1,0 +1,82 @@
+#!/bin/bash
+# Three hosts on one machine: network namespaces joined by a bridge, one rank in each, MPI over TCP between them.
+#
+#     sudo PYTHON=python MPIEXEC=mpiexec tests/cluster/netns.sh
+#
+# Needs root, ip (iproute2) and MPICH's launcher, whose agents this script starts in the namespaces (instead of by ssh) through a launcher
+# program that it writes. Exit status 77 (skipped) when something is missing; 0 when the training run over three "hosts" gives the losses of one process.
+set -u
+ROOT=$(cd "$(dirname "$0")/../.." && pwd)
+PYTHON=${PYTHON:-python3}
+MPIEXEC=${MPIEXEC:-$(dirname "$(command -v "$PYTHON")")/mpiexec}
+skip() { echo "skipped: $1"; exit 77; }
+[ "$(id -u)" = 0 ] || skip "needs root"
+command -v ip > /dev/null || skip "needs ip"
+[ -x "$MPIEXEC" ] || skip "no mpiexec"
+"$MPIEXEC" --version 2>&1 | grep -qi hydra || skip "needs MPICH's mpiexec"
+
+P=dt$$ # names of everything that is made here begin with it
+W=$(mktemp -d)
+cleanup() {
+    for i in 1 2 3; do
+        for pid in $(ip netns pids $P-$i 2> /dev/null); do kill -9 "$pid" 2> /dev/null; done
+        ip netns del $P-$i 2> /dev/null
+    done
+    ip netns del $P-sw 2> /dev/null # the bridge goes with it
+    rm -rf "$W"
+}
+trap cleanup EXIT
+# The launcher's end and the bridge live in a namespace of their own, so that nothing of the machine's network is touched.
+ip netns add $P-sw 2> /dev/null || skip "cannot make network namespaces"
+S="ip netns exec $P-sw"
+{ $S ip link add br0 type bridge && $S ip addr add 10.77.0.254/24 dev br0 && $S ip link set br0 up && $S ip link set lo up; } || skip "cannot make a bridge"
+for i in 1 2 3; do
+    ip netns add $P-$i && ip link add $P.$i netns $P-sw type veth peer name eth0 netns $P-$i || skip "cannot make a pair of interfaces"
+    $S ip link set $P.$i master br0 up
+    ip netns exec $P-$i ip addr add 10.77.0.$i/24 dev eth0
+    ip netns exec $P-$i ip link set eth0 up
+    ip netns exec $P-$i ip link set lo up
+done
+$S ping -c 1 -W 5 10.77.0.3 > /dev/null 2>&1 || echo "(no answer to a ping, or no ping)"
+
+# What Hydra calls like ssh: options, a host, a command line.
+cat > "$W/rsh" << EOF
+#!/bin/bash
+while [ "\${1#-}" != "\$1" ]; do shift; done
+host=\$1; shift
+exec ip netns exec $P-\${host##*.} unshare -u bash -c "hostname host\${host##*.}; \$*"
+EOF
+chmod +x "$W/rsh"
+cat > "$W/train.py" << 'EOF'
+import dtorch
+from dtorch import Shard, distribute_tensor, init_device_mesh, nn
+from dtorch.distributed.tensor.parallel import ColwiseParallel, RowwiseParallel, parallelize_module
+dtorch.manual_seed(0)
+mesh = init_device_mesh("cpu", (3, 2), mesh_dim_names=("dp", "tp"))
+model = nn.Sequential(nn.Linear(32, 256), nn.GELU(), nn.Linear(256, 8))
+parallelize_module(model, mesh["tp"], {"0": ColwiseParallel(), "2": RowwiseParallel()})
+optimizer = dtorch.optim.AdamW(model.parameters(), lr=0.01)
+for step in range(20):
+    x = distribute_tensor(dtorch.randn(48, 32), mesh["dp"], [Shard(0)])
+    loss = model(x).pow(2).mean()
+    optimizer.zero_grad()
+    loss.backward()
+    optimizer.step()
+    if step % 5 == 4:
+        print(f"{loss.item():.5f}", end=" ")
+print()
+big = distribute_tensor(dtorch.arange(600000.0), mesh, [Shard(0), Shard(0)])
+print(big.full_tensor()[599999].item(), len({d.index // 64 for d in mesh.devices}))
+EOF
+# Shared memory would reach from one "host" to the others: MPI must use the network.
+export MPIR_CVAR_NOLOCAL=1 FI_PROVIDER=tcp UCX_TLS=tcp,self
+export PYTHONPATH=$ROOT/python${PYTHONPATH:+:$PYTHONPATH}
+DTORCH_NODES=1 "$PYTHON" "$W/train.py" > "$W/one" || exit 1
+timeout 120 $S "$MPIEXEC" -localhost 10.77.0.254 -launcher rsh -launcher-exec "$W/rsh" -hosts 10.77.0.1:1,10.77.0.2:1,10.77.0.3:1 -n 3 \
+    "$PYTHON" "$W/train.py" > "$W/three" 2> "$W/err"
+rc=$?
+sent=$(ip netns exec $P-2 cat /sys/class/net/eth0/statistics/tx_bytes 2> /dev/null || ip -n $P-2 -s link show eth0 | tail -1 | cut -d' ' -f5)
+cat "$W/one" "$W/three"
+echo "exit $rc; host 2 sent ${sent:-?} bytes over its interface"
+[ $rc = 0 ] || { tail -5 "$W/err"; exit 1; }
+[ "$(head -1 "$W/one")" = "$(head -1 "$W/three")" ] && [ "$(tail -1 "$W/three")" = "599999.0 3" ] && [ "${sent:-0}" -gt 500000 ]
