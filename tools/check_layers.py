@@ -23,7 +23,7 @@ MAY_SEE = {
     "worker": ["comm", "plan", "ops", "tensor", "base"],
     "backend": ["plan", "ops", "tensor", "base"],
     "node": ["worker", "comm", "plan", "ops", "tensor", "base"],
-    "python": ["node", "client", "controller", "plan", "ops", "tensor", "base"],
+    "python": ["node", "client", "controller", "comm", "plan", "ops", "tensor", "base"],
 }
 INCLUDE = re.compile(r'^\s*#\s*include\s+"([^"]+)"', re.M)
 PUBLIC = re.compile(r"dtorch\w*\.h")

@@ -19,9 +19,27 @@ from dtorch import Shard, models
 
 NAMES = ("dp", "pp", "tp", "cp", "ep")
 STEPS = 5
-BOUNDS = (1e-4, 1e-3, 1e-3)  # of losses, of weights, of gradients relative to the largest of their parameter (AdamW would hide a wrong scale)
-EVEN = {"vocab_size": 128, "hidden_size": 32, "intermediate_size": 64, "num_hidden_layers": 8, "num_attention_heads": 8, "num_key_value_heads": 4}
-UNEVEN = {"vocab_size": 101, "hidden_size": 36, "intermediate_size": 50, "num_hidden_layers": 9, "num_attention_heads": 6, "num_key_value_heads": 3}
+BOUNDS = (
+    1e-4,
+    1e-3,
+    1e-3,
+)  # of losses, of weights, of gradients relative to the largest of their parameter (AdamW would hide a wrong scale)
+EVEN = {
+    "vocab_size": 128,
+    "hidden_size": 32,
+    "intermediate_size": 64,
+    "num_hidden_layers": 8,
+    "num_attention_heads": 8,
+    "num_key_value_heads": 4,
+}
+UNEVEN = {
+    "vocab_size": 101,
+    "hidden_size": 36,
+    "intermediate_size": 50,
+    "num_hidden_layers": 9,
+    "num_attention_heads": 6,
+    "num_key_value_heads": 3,
+}
 BATCH = {"even": (8, 32), "uneven": (6, 30)}  # sequences, positions
 
 
@@ -160,7 +178,9 @@ def cell(kind, mix, sizes, report):
         report(f"{by(mix)} {kind} {sizes} ZeRO {zero}: {text}{'' if good else '   FAILS'}   {time.perf_counter() - start:.1f} s")
         found.append((what, f"ZeRO {zero}: {text}", good))
     failed = [text for _, text, good in found if not good]
-    return (f"**{'; '.join(failed)}**" if failed else numbers(max(column) for column in zip(*(what for what, *_ in found), strict=True))), len(failed)
+    return (
+        f"**{'; '.join(failed)}**" if failed else numbers(max(column) for column in zip(*(what for what, *_ in found), strict=True))
+    ), len(failed)
 
 
 def numbers(found):

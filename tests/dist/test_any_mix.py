@@ -63,7 +63,9 @@ def test_other_numbers_of_devices_are_the_one_device_run(case):
 
 
 @pytest.mark.parametrize("way", ["ring", "ulysses"])
-@pytest.mark.parametrize("case", [((2, 1, 1, 4, 1), 3, "even"), ((1, 2, 2, 2, 1), 0, "uneven"), ((1, 1, 1, 8, 1), 0, "uneven")], ids=name_of)
+@pytest.mark.parametrize(
+    "case", [((2, 1, 1, 4, 1), 3, "even"), ((1, 2, 2, 2, 1), 0, "uneven"), ((1, 1, 1, 8, 1), 0, "uneven")], ids=name_of
+)
 def test_both_ways_of_context_parallelism_are_the_one_device_run(case, way):
     mix, zero, sizes = case
     with dtorch.distributed.context_parallel(way):
@@ -102,7 +104,9 @@ def sent(layers, mix, sequence_parallel=False, zero=0):
 def test_a_block_sends_two_sums_of_the_stream_each_way(n, sequence_parallel):
     two, three = (sent(layers, (1, 1, n, 1, 1), sequence_parallel) for layers in (2, 3))
     block = {key: [b - a for a, b in zip(two.get(key, [0, 0]), three[key], strict=True)] for key in three}
-    stream = 4 * 32 * 64 * 4 * (n - 1)  # bytes that all devices together send for a gather or a scattered sum of (batch, positions, features)
+    stream = (
+        4 * 32 * 64 * 4 * (n - 1)
+    )  # bytes that all devices together send for a gather or a scattered sum of (batch, positions, features)
     if sequence_parallel:
         assert block.pop(("all_gather", "tp")) == [4, 4 * stream] and block.pop(("reduce_scatter", "tp")) == [4, 4 * stream]
         _, size = block.pop(("all_reduce", "tp"))  # gradients of the two norms, in as many collectives as there was time to merge them
@@ -178,7 +182,9 @@ IMAGE_MODELS = {
 }
 
 
-@pytest.mark.parametrize("mix", [(8, 1, 1, 1, 1), (5, 1, 1, 1, 1), (2, 1, 2, 1, 1), (1, 1, 3, 1, 1), (2, 2, 2, 1, 1), (1, 1, 2, 3, 1)], ids=str)
+@pytest.mark.parametrize(
+    "mix", [(8, 1, 1, 1, 1), (5, 1, 1, 1, 1), (2, 1, 2, 1, 1), (1, 1, 3, 1, 1), (2, 2, 2, 1, 1), (1, 1, 2, 3, 1)], ids=str
+)
 @pytest.mark.parametrize("name", IMAGE_MODELS)
 def test_image_models_take_the_statistics_of_the_whole_batch(name, mix):
     kind, config = IMAGE_MODELS[name]

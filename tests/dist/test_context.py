@@ -31,7 +31,11 @@ def compare(mesh, places, shape, way, mask=None, dtype=dt.float32, tol=2e-5, **o
     B, H, Hk, L, Sk, D, E = shape
     dt.manual_seed(1)
     made = [dt.randn(s).to(dtype) for s in ((B, H, L, D), (B, Hk, Sk, D), (B, Hk, Sk, E), (B, H, L, E))]
-    m = {"bool": lambda: dt.rand(L, Sk) > 0.3, "float": lambda: dt.randn(B, 1, L, Sk).to(dtype), "columns": lambda: dt.rand(B, 1, 1, Sk) > 0.3}
+    m = {
+        "bool": lambda: dt.rand(L, Sk) > 0.3,
+        "float": lambda: dt.randn(B, 1, L, Sk).to(dtype),
+        "columns": lambda: dt.rand(B, 1, 1, Sk) > 0.3,
+    }
     m = m[mask]() if mask else None
     want = attend(*made, m, **options)[2]
     with context_parallel(way[0], load_balance=way[1]):

@@ -221,7 +221,9 @@ def linear_loss(parts, options, **rest):
     return [t.full_tensor().detach().numpy() for t in (loss, *(p.grad for p in leaves))]
 
 
-@pytest.mark.parametrize("rest", [{}, {"reduction": "none"}, {"reduction": "sum", "label_smoothing": 0.1}, {"ignore_index": 3, "weighted": True}])
+@pytest.mark.parametrize(
+    "rest", [{}, {"reduction": "none"}, {"reduction": "sum", "label_smoothing": 0.1}, {"ignore_index": 3, "weighted": True}]
+)
 @pytest.mark.parametrize(("rows", "vocabulary"), [(None, None), (R(), S(0)), (S(0), R()), (S(0), S(0))])
 def test_linear_cross_entropy_is_cross_entropy_of_linear(rest, rows, vocabulary):
     dt.manual_seed(2)
@@ -259,7 +261,9 @@ def test_linear_cross_entropy_of_other_shapes():
     assert float(got) == pytest.approx(float(F.cross_entropy(F.linear(x[0], w), p)), rel=1e-5)
     many = dt.randn(4, 3, 6)  # four classes, three places
     got = F.linear_cross_entropy(x[0], many, dt.zeros(5, 3, dtype=dt.int64))
-    assert float(got) == pytest.approx(float(F.cross_entropy(F.linear(x[0], many.reshape(12, 6)).reshape(5, 4, 3), dt.zeros(5, 3, dtype=dt.int64))), rel=1e-5)
+    assert float(got) == pytest.approx(
+        float(F.cross_entropy(F.linear(x[0], many.reshape(12, 6)).reshape(5, 4, 3), dt.zeros(5, 3, dtype=dt.int64))), rel=1e-5
+    )
     with pytest.raises(ValueError, match="same last size"):
         F.linear_cross_entropy(x[0], dt.randn(9, 7), t[0])
     with pytest.raises(ValueError, match="valid value for reduction"):

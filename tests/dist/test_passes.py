@@ -9,7 +9,7 @@ import sys
 
 import pytest
 
-PROGRAM = r'''
+PROGRAM = r"""
 import hashlib, os, sys
 import numpy as np
 import dtorch
@@ -62,7 +62,7 @@ for step in range(6):
 for p in model.parameters():
     note(p.detach())
 print(digest.hexdigest())
-'''
+"""
 
 VARIANTS = [
     {"DTORCH_OFF": "fuse"}, {"DTORCH_OFF": "cse"}, {"DTORCH_OFF": "dead"}, {"DTORCH_OFF": "reuse"}, {"DTORCH_OFF": "overlap"}, {"DTORCH_OFF": "cache"}, {"DTORCH_OFF": "bucket"},
@@ -93,6 +93,10 @@ def test_no_pass_changes_a_bit(usual, env):
 
 def test_an_unknown_pass_is_refused():
     out = subprocess.run(
-        [sys.executable, "-c", "import dtorch; dtorch.ones(2)"], env=os.environ | {"DTORCH_OFF": "fusion"}, capture_output=True, text=True, check=False
+        [sys.executable, "-c", "import dtorch; dtorch.ones(2)"],
+        env=os.environ | {"DTORCH_OFF": "fusion"},
+        capture_output=True,
+        text=True,
+        check=False,
     )
     assert out.returncode == 1 and "'fusion' is not a pass" in out.stderr

@@ -163,7 +163,11 @@ def test_tied_weights_and_tensors_made_inside_forward(tied, masked):
 def test_optimizers_over_parameters_on_several_meshes(name):
     make = getattr(dtorch.optim, name)
     lr = 1e-3
-    equal(train(2, optimizer=make, lr=lr, layers=2), train(2, lambda m: pipeline(m, line(2)["pp"]), optimizer=make, lr=lr, layers=2), weights=1e-5)
+    equal(
+        train(2, optimizer=make, lr=lr, layers=2),
+        train(2, lambda m: pipeline(m, line(2)["pp"]), optimizer=make, lr=lr, layers=2),
+        weights=1e-5,
+    )
 
 
 def test_stages_on_meshes_of_other_shapes():

@@ -173,5 +173,7 @@ def test_comm_debug_mode(mesh):
 @pytest.mark.parametrize("placements", [(S(0), R()), (P(), R()), (R(), S(1))])
 def test_a_cell_that_nobody_can_hold_anything_of_says_so(mesh, placements):
     out = io.StringIO()
-    visualize_sharding(distribute_tensor(dt.ones(0, 3), mesh, [R(), R()]).redistribute(mesh, placements), file=out, color=False, dims=(0, 1))
+    visualize_sharding(
+        distribute_tensor(dt.ones(0, 3), mesh, [R(), R()]).redistribute(mesh, placements), file=out, color=False, dims=(0, 1)
+    )
     assert {c for row in cells(out.getvalue()) for c in row} == {"empty"}

@@ -496,7 +496,9 @@ def test_parameters_that_somebody_else_puts_there_are_used_as_they_lie():
     fully_shard(model[0], mesh=mesh)
     fully_shard(model, mesh=mesh)
     y = distribute_tensor(x, mesh, [Shard(0)])
-    np.testing.assert_allclose(nn.utils.stateless.functional_call(model, plain, (y,)).full_tensor().detach().numpy(), want, rtol=1e-5, atol=1e-6)
+    np.testing.assert_allclose(
+        nn.utils.stateless.functional_call(model, plain, (y,)).full_tensor().detach().numpy(), want, rtol=1e-5, atol=1e-6
+    )
     np.testing.assert_allclose(model(y).full_tensor().detach().numpy(), mine, rtol=1e-5, atol=1e-6)
 
 
