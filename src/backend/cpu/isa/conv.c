@@ -89,6 +89,20 @@ static void load_f64(const void *src, int64_t stride, int64_t n, double *dst) {
     for (int64_t i = 0; i < n; i++) dst[i] = s[i * stride];
 }
 
+/* Elements of two vectors chosen by an index vector, as gcc's __builtin_shuffle does; clang has none whose index may vary. */
+#if defined(__clang__)
+#define DT_SHUFFLE(a, b, index)                                                              \
+    ({                                                                                       \
+        __typeof__(a) a_ = (a), b_ = (b), r_;                                                \
+        __typeof__(index) i_ = (index);                                                      \
+        enum { N_ = sizeof a_ / sizeof a_[0] };                                              \
+        for (int l_ = 0; l_ < N_; l_++) r_[l_] = i_[l_] < N_ ? a_[i_[l_]] : b_[i_[l_] - N_]; \
+        r_;                                                                                  \
+    })
+#else
+#define DT_SHUFFLE(a, b, index) __builtin_shuffle(a, b, index)
+#endif
+
 #define T float
 #define MASK int32_t
 #define SUF _f32

@@ -73,7 +73,7 @@ static void OF(pack_converted)(const product *p, int64_t group, int64_t k0, int6
         if (two)                                                                                                                                            \
             for (int64_t c = 0; c < nc; c++) {                                                                                                              \
                 OF(name##_vec) a = *(const OF(name##_any) *)(s + c * plane), b = *(const OF(name##_any) *)(s + c * plane + L - 1);                          \
-                *(OF(name##_any) *)(d + c * ld) = (OF(name##_vec))((OF(name##_mask))__builtin_shuffle(a, b, even - (even >= L)) & mask);                    \
+                *(OF(name##_any) *)(d + c * ld) = (OF(name##_vec))((OF(name##_mask))DT_SHUFFLE(a, b, even - (even >= L)) & mask);                           \
             }                                                                                                                                               \
         else                                                                                                                                                \
             for (int64_t c = 0; c < nc; c++)                                                                                                                \
@@ -244,11 +244,11 @@ static void OF(transpose4)(const T *src, int64_t plane, int64_t len, T *dst) {
         OF(quad)
         a = *(const OF(quad_any) *)(src + k), b = *(const OF(quad_any) *)(src + plane + k), c = *(const OF(quad_any) *)(src + 2 * plane + k),
         d = *(const OF(quad_any) *)(src + 3 * plane + k);
-        OF(quad) ab = __builtin_shuffle(a, b, low), cd = __builtin_shuffle(c, d, low), ab2 = __builtin_shuffle(a, b, high), cd2 = __builtin_shuffle(c, d, high);
-        *(OF(quad_any) *)(dst + k * NR) = __builtin_shuffle(ab, cd, first);
-        *(OF(quad_any) *)(dst + (k + 1) * NR) = __builtin_shuffle(ab, cd, second);
-        *(OF(quad_any) *)(dst + (k + 2) * NR) = __builtin_shuffle(ab2, cd2, first);
-        *(OF(quad_any) *)(dst + (k + 3) * NR) = __builtin_shuffle(ab2, cd2, second);
+        OF(quad) ab = DT_SHUFFLE(a, b, low), cd = DT_SHUFFLE(c, d, low), ab2 = DT_SHUFFLE(a, b, high), cd2 = DT_SHUFFLE(c, d, high);
+        *(OF(quad_any) *)(dst + k * NR) = DT_SHUFFLE(ab, cd, first);
+        *(OF(quad_any) *)(dst + (k + 1) * NR) = DT_SHUFFLE(ab, cd, second);
+        *(OF(quad_any) *)(dst + (k + 2) * NR) = DT_SHUFFLE(ab2, cd2, first);
+        *(OF(quad_any) *)(dst + (k + 3) * NR) = DT_SHUFFLE(ab2, cd2, second);
     }
     for (; k < len; k++)
         for (int j = 0; j < 4; j++) dst[k * NR + j] = src[j * plane + k];
