@@ -111,6 +111,7 @@ static inline dt_val *dt_val_new(void) { /* NULL: out of host memory */
     v->id = dt_c.free_ids[--dt_c.n_free];
     v->meta = NULL;
     v->recipe = NULL;
+    v->moved = false;
     return v;
 }
 void dt_val_free(dt_val *v);
