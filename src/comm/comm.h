@@ -6,6 +6,7 @@
 #ifndef DT_COMM_COMM_H
 #define DT_COMM_COMM_H
 
+#include "base/ring.h"
 #include "plan/backend.h"
 #include "plan/program.h"
 
@@ -28,6 +29,16 @@ typedef struct dt_transport {
     /* A bucket: collectives of the same parties, who meet once for all of them. Each moves what it would alone. NULL: run them one by one. */
     void (*run_bucket)(dt_comm_part *part, int n, const dt_backend *b, dt_team *team);
 } dt_transport;
+
+/* A meeting of n threads: a counter that each increments; the last one wakes the others, who sleep on it. No counter is used twice. */
+static inline void dt_comm_meet(_Atomic uint32_t *arrived, uint32_t n) {
+    uint32_t seen = atomic_fetch_add_explicit(arrived, 1, memory_order_acq_rel) + 1;
+    if (seen == n) {
+        dt_futex_wake(arrived, (int)n);
+        return;
+    }
+    while ((seen = atomic_load_explicit(arrived, memory_order_acquire)) != n) dt_futex_wait(arrived, seen, -1);
+}
 
 extern const dt_transport dt_transport_thread;
 extern const dt_transport dt_transport_span; /* some parties live in other processes: span.c */

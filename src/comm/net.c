@@ -497,12 +497,11 @@ static void beat(uint64_t now) {
 
 /* ---- the thread's life ----------------------------------------------------------------------------------------------------------------------------- */
 static bool begin(void) {
-    int provided, done = 0;
+    int provided;
     if (net.mpi.init_thread(NULL, NULL, net.mpi.funneled, &provided)) {
         snprintf(net.failure, sizeof net.failure, "MPI (%s) cannot be initialised", net.mpi.file);
         return false;
     }
-    (void)done;
     net.mpi.set_errhandler(net.mpi.world, net.mpi.errors_return);
     net.mpi.comm_rank(net.mpi.world, &net.rank);
     net.mpi.comm_size(net.mpi.world, &net.size);

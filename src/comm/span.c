@@ -15,7 +15,6 @@
  * Threads: the parties' worker threads. */
 #include <string.h>
 
-#include "base/ring.h"
 #include "comm/comm.h"
 #include "comm/net.h"
 #include "plan/nodes.h"
@@ -296,15 +295,6 @@ static void pull(job *j, const dt_pull *p, int phase, const staging *s, void *ou
 }
 
 /* ---- a party ----------------------------------------------------------------------------------------------------------------------------------- */
-static void meet(_Atomic uint32_t *arrived, uint32_t n) {
-    uint32_t seen = atomic_fetch_add_explicit(arrived, 1, memory_order_acq_rel) + 1;
-    if (seen == n) {
-        dt_futex_wake(arrived, (int)n);
-        return;
-    }
-    while ((seen = atomic_load_explicit(arrived, memory_order_acquire)) != n) dt_futex_wait(arrived, seen, -1);
-}
-
 /* Is this the party that speaks for its node? *n: parties there. */
 static bool local_parties(const dt_coll *c, int party, uint32_t *n) {
     bool first = true;
@@ -324,21 +314,21 @@ static dt_error_t *span_run(const dt_coll *c, int party, dt_rendezvous *r, const
     r->in[party] = in;
     r->out[party] = out;
     r->error[party] = error;
-    meet(&r->arrived[0], n);
+    dt_comm_meet(&r->arrived[0], n);
     error = NULL;
     for (int i = 0; i < c->n && !error; i++) error = node_of(c, i) == dt_node_self ? r->error[i] : NULL;
     for (int phase = 0; phase <= c->two_phase; phase++) {
         if (leader) r->staging[phase] = exchange(&j, phase, error);
-        meet(&r->arrived[1 + 2 * phase], n);
+        dt_comm_meet(&r->arrived[1 + 2 * phase], n);
         staging *s = r->staging[phase];
         if (!error && s) error = s->error;
         for (int k = 0; !error && s && k < c->party[party].n_pulls[phase]; k++) pull(&j, &c->party[party].pull[phase][k], phase, s, out);
         if (!s && !error) error = dt_error_new(DT_E_NOMEM, 0, c->kind, "out of host memory");
         if (!c->two_phase || phase == 1) break;
-        meet(&r->arrived[2], n);
+        dt_comm_meet(&r->arrived[2], n);
     }
     if (error) dt_error_ref(error); /* before the last meeting: afterwards its owner may let go */
-    meet(&r->arrived[4], n);
+    dt_comm_meet(&r->arrived[4], n);
     if (leader)
         for (int phase = 0; phase < 2; phase++) staging_free(r->staging[phase]);
     return error;
@@ -536,11 +526,11 @@ static dt_error_t *span_exchange(const dt_coll *c, int party, dt_rendezvous *r, 
     r->in[party] = in;
     r->out[party] = (void *)(uintptr_t)counts;
     r->error[party] = error;
-    meet(&r->arrived[0], n);
+    dt_comm_meet(&r->arrived[0], n);
     error = NULL;
     for (int i = 0; i < c->n && !error; i++) error = node_of(c, i) == dt_node_self ? r->error[i] : NULL;
     if (leader) r->staging[0] = rows_exchange(&j, error);
-    meet(&r->arrived[1], n);
+    dt_comm_meet(&r->arrived[1], n);
     rows_staging *s = r->staging[0];
     if (!error && s) error = s->error;
     if (error)
@@ -557,7 +547,7 @@ static dt_error_t *span_exchange(const dt_coll *c, int party, dt_rendezvous *r, 
         for (int i = 0; i < c->n && r->moved; i++)
             if (bytes[i]) r->moved(r->moved_ctx, c->party[i].device, bytes[i]);
     }
-    meet(&r->arrived[4], n);
+    dt_comm_meet(&r->arrived[4], n);
     if (leader) rows_free(s);
     return error;
 }

@@ -4,17 +4,7 @@
  * A bucket of collectives meets at its first one's counters. */
 #include <string.h>
 
-#include "base/ring.h"
 #include "comm/comm.h"
-
-static void meet(_Atomic uint32_t *arrived, uint32_t n) {
-    uint32_t seen = atomic_fetch_add_explicit(arrived, 1, memory_order_acq_rel) + 1;
-    if (seen == n) {
-        dt_futex_wake(arrived, (int)n);
-        return;
-    }
-    while ((seen = atomic_load_explicit(arrived, memory_order_acquire)) != n) dt_futex_wait(arrived, seen, -1);
-}
 
 static void pull(const dt_pull *p, const dt_coll *c, const dt_rendezvous *r, const dt_backend *b, dt_team *team, void *out) {
     dt_view dst = p->dst, src[p->n_src + 1];
@@ -57,7 +47,7 @@ static dt_error_t *thread_exchange(const dt_coll *c, int party, dt_rendezvous *r
     memset(bytes, 0, sizeof bytes);
     r->in[party] = in;
     r->error[party] = error;
-    meet(&r->arrived[0], n);
+    dt_comm_meet(&r->arrived[0], n);
     error = NULL;
     for (int i = 0; i < c->n && !error; i++) error = r->error[i];
     if (error)
@@ -69,7 +59,7 @@ static dt_error_t *thread_exchange(const dt_coll *c, int party, dt_rendezvous *r
     }
     for (uint32_t i = 0; i < n && r->moved; i++)
         if (bytes[i]) r->moved(r->moved_ctx, c->party[i].device, bytes[i]);
-    meet(&r->arrived[2], n);
+    dt_comm_meet(&r->arrived[2], n);
     return error;
 }
 
@@ -99,18 +89,18 @@ static void thread_bucket(dt_comm_part *x, int n, const dt_backend *b, dt_team *
         if (meets) announce(&x[k]);
         two_phase |= x[k].coll->two_phase;
     }
-    if (meets) meet(&r->arrived[0], parties);
+    if (meets) dt_comm_meet(&r->arrived[0], parties);
     for (int k = 0; k < n; k++) {
         if (meets) x[k].error = common_error(&x[k]);
         pulls(&x[k], 0, b, team);
     }
     if (two_phase) {
-        meet(&r->arrived[1], parties);
+        dt_comm_meet(&r->arrived[1], parties);
         for (int k = 0; k < n; k++) pulls(&x[k], 1, b, team);
     }
     for (int k = 0; k < n; k++)
         if (x[k].error) dt_error_ref(x[k].error); /* before the last meeting: afterwards its owner may let go */
-    if (meets) meet(&r->arrived[2], parties);
+    if (meets) dt_comm_meet(&r->arrived[2], parties);
 }
 
 static dt_error_t *thread_run(const dt_coll *c, int party, dt_rendezvous *r, const dt_backend *b, dt_team *team, void *in, void *out, dt_error_t *error) {

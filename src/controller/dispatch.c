@@ -188,12 +188,11 @@ static void push_run(dt_engine *e, const dt_graph *g, dt_plan *p, dt_binding *b)
     e->stats.programs_run += (uint64_t)dt_binding_push(p, b);
 }
 
-static void trace_memory(dt_engine *e, const dt_plan *p) {
-    (void)e;
+static void trace_memory(const dt_plan *p) {
     for (int i = 0; i < p->n_programs; i++) {
         dt_device d = p->program[i].device;
         dt_device_state *s;
-        if (!dt_device_get(d, &s))
+        if (dt_device_here(d) && !dt_device_get(d, &s))
             dt_trace_memory(dt_device_type_name(dt_device_kind(d)), (int)dt_device_index(d), (uint64_t)s->alloc.stats.allocated,
                             (uint64_t)s->alloc.stats.reserved);
     }
@@ -235,7 +234,7 @@ static dt_status run_graph(dt_engine *e, dt_graph *g) {
         s = bind_run(g, p, &b);
     }
     if (s) return s;
-    if (DT_UNLIKELY(begin != 0)) trace_memory(e, p);
+    if (DT_UNLIKELY(begin != 0)) trace_memory(p);
     push_run(e, g, p, &b);
     if (DT_UNLIKELY(begin != 0)) dt_trace_add(DT_TRACE_RUN, "dispatch", g->node[0].site, begin, (uint64_t)g->n, e->stats.plan_hits - hits);
     return DT_OK;

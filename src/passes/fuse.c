@@ -77,9 +77,8 @@ static int group_making(const fuse *f, int st) {
 }
 
 /* ---- limits: inputs, outputs and tiles of a would-be group ------------------------------------------------------------------------------------ */
-static bool same_operand(const dt_instr *a, int i, const dt_instr *b, int k) {
-    const dt_view *x = &a->view[i], *y = &b->view[k];
-    return a->operand[i].slot == b->operand[k].slot && a->operand[i].offset == b->operand[k].offset && x->dtype == y->dtype && same_shape(x, y) &&
+static bool same_operand(const dt_view *x, dt_operand a, const dt_view *y, dt_operand b) {
+    return a.slot == b.slot && a.offset == b.offset && x->dtype == y->dtype && same_shape(x, y) &&
            !memcmp(x->stride, y->stride, sizeof(int64_t) * (size_t)x->ndim);
 }
 
@@ -100,7 +99,7 @@ static int count_inputs(const fuse *f, const int *member, int n) {
         for (int k = 0; k < in->n_in; k++) {
             int st = in->operand[k].slot, q = 0;
             if (st >= 0 && f->maker[st] >= 0 && is_member(member, n, f->maker[st])) continue;
-            while (q < count && !same_operand(seen[q].in, seen[q].k, in, k)) q++;
+            while (q < count && !same_operand(&seen[q].in->view[seen[q].k], seen[q].in->operand[seen[q].k], &in->view[k], in->operand[k])) q++;
             if (q < count) continue;
             if (count == DT_FUSED_IN) return count + 1;
             seen[count].in = in;
@@ -199,12 +198,8 @@ typedef struct making {
 } making;
 
 static int input_number(making *m, const dt_instr *in, int k) {
-    for (int i = 0; i < m->x->n_in; i++) {
-        const dt_view *v = &m->view[i];
-        if (m->operand[i].slot == in->operand[k].slot && m->operand[i].offset == in->operand[k].offset && v->dtype == in->view[k].dtype &&
-            same_shape(v, &in->view[k]) && !memcmp(v->stride, in->view[k].stride, sizeof(int64_t) * (size_t)v->ndim))
-            return i;
-    }
+    for (int i = 0; i < m->x->n_in; i++)
+        if (same_operand(&m->view[i], m->operand[i], &in->view[k], in->operand[k])) return i;
     m->view[m->x->n_in] = in->view[k];
     m->operand[m->x->n_in] = in->operand[k];
     return m->x->n_in++;

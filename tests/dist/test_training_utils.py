@@ -515,8 +515,6 @@ def test_dropout_is_the_one_device_runs_bit_for_bit(kind):
         (mesh22(), [S1, S1]),
         (init_device_mesh("cpu", (3,)), [Shard(2)]),
     ]
-    if not hasattr(nn, kind):
-        pytest.skip(f"nn.{kind} is not there")
     dtorch.manual_seed(5)
     drop = getattr(nn, kind)(0.4)
     v = x.clone().requires_grad_()
