@@ -64,9 +64,19 @@ void dt_net_send_bulk(dt_net_req *r, int to, uint64_t key, const void *data, siz
 void dt_net_recv_bulk(dt_net_req *r, int from, uint64_t key, void *data, size_t bytes);
 dt_status dt_net_wait(dt_net_req *r) DT_WUR;
 
+/* Memory of a process on the same host is read directly where the kernel allows it (process_vm_readv): one copy, and no thread of the other process
+ * takes part. Symmetric, and settled by dt_net_start: either all pairs of a host may, or none. */
+bool dt_net_shares(int rank);
+typedef struct dt_net_run { /* of the other process's memory */
+    uint64_t address;
+    size_t bytes;
+} dt_net_run;
+/* The runs, one after the other, into `to`. */
+dt_status dt_net_read(int rank, void *to, const dt_net_run *run, int n) DT_WUR;
+
 typedef struct dt_net_stats {
     uint64_t messages_sent, bytes_sent, messages_received, bytes_received; /* control */
-    uint64_t bulk_sent, bulk_received;                                     /* bytes */
+    uint64_t bulk_sent, bulk_received, read;                               /* bytes; read: from other processes' memory */
 } dt_net_stats;
 void dt_net_stats_get(dt_net_stats *out);
 

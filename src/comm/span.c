@@ -12,19 +12,66 @@
  * fail?) and the blocks. A failed node still sends, so that nobody waits for ever. Blocks of 16-bit floats are summed in f32 within a node and rounded
  * once on the way.
  *
+ * Between processes of one host that may read each other's memory (net.h), large transfers are *direct*: the message is a head and the addresses of the
+ * sender's operands; the receiver's parties read what they need, piece by piece so that a sum is formed while the piece lies in cache, and say when they
+ * are done.
+ *
  * Threads: the parties' worker threads. */
+#include <pthread.h>
 #include <string.h>
 
 #include "comm/comm.h"
 #include "comm/net.h"
 #include "plan/nodes.h"
 
-enum { ALIGN = 64 };
+enum { ALIGN = 64, DIRECT_MIN = 32 << 10, PIECE = 128 << 10, KEEP = 8, KEEP_BYTES = 256 << 20 };
 typedef struct head { /* of a message */
     int32_t status;
     uint32_t site;
     char text[504];
 } head;
+
+/* ---- memory of messages: large blocks are kept for the next collective, since fresh pages cost more than the copy into them --------------- */
+static struct {
+    pthread_mutex_t lock;
+    int n;
+    size_t total;
+    struct {
+        void *p;
+        size_t cap;
+    } kept[KEEP];
+} kept = {.lock = PTHREAD_MUTEX_INITIALIZER};
+
+static void *memory_get(size_t bytes, size_t *cap) {
+    void *p = NULL;
+    pthread_mutex_lock(&kept.lock);
+    int best = -1;
+    for (int i = 0; i < kept.n; i++)
+        if (kept.kept[i].cap >= bytes && (best < 0 || kept.kept[i].cap < kept.kept[best].cap)) best = i;
+    if (best >= 0 && kept.kept[best].cap / 4 <= bytes) {
+        p = kept.kept[best].p;
+        *cap = kept.kept[best].cap;
+        kept.total -= *cap;
+        kept.kept[best] = kept.kept[--kept.n];
+    }
+    pthread_mutex_unlock(&kept.lock);
+    if (p) return p;
+    *cap = bytes;
+    return dt_malloc(bytes);
+}
+
+static void memory_put(void *p, size_t cap) {
+    if (!p) return;
+    pthread_mutex_lock(&kept.lock);
+    if (kept.n < KEEP && cap >= PIECE && kept.total + cap <= KEEP_BYTES) {
+        kept.kept[kept.n].p = p;
+        kept.kept[kept.n++].cap = cap;
+        kept.total += cap;
+        p = NULL;
+    }
+    pthread_mutex_unlock(&kept.lock);
+    dt_free(p);
+}
 
 typedef struct walk { /* of the blocks from node `from` to node `to` in one phase */
     const dt_coll *c;
@@ -159,8 +206,9 @@ static void find_block(void *ctx, const walk *w, const dt_pull *p, const dt_pull
 
 typedef struct peer {
     int node;
-    size_t out_bytes, in_bytes;
-    char *out, *in; /* head and blocks */
+    bool direct; /* addresses instead of blocks */
+    size_t out_bytes, in_bytes, out_cap, in_cap;
+    char *out, *in; /* head and blocks, or head and addresses: of in and out, for each of the node's parties */
     dt_net_req send, receive;
 } peer;
 
@@ -205,6 +253,44 @@ static dt_error_t *read_head(const char *from) {
     return dt_error_new((dt_status)h.status, h.site, "", h.text);
 }
 
+static int parties_on(const dt_coll *c, int node) {
+    int n = 0;
+    for (int i = 0; i < c->n; i++) n += node_of(c, i) == node;
+    return n;
+}
+
+static void write_addresses(const job *j, char *to) {
+    for (int i = 0; i < j->c->n; i++) {
+        if (node_of(j->c, i) != dt_node_self) continue;
+        uint64_t a[2] = {(uint64_t)(uintptr_t)j->r->in[i], (uint64_t)(uintptr_t)j->r->out[i]};
+        memcpy(to, a, sizeof a);
+        to += sizeof a;
+    }
+}
+
+/* Packs and posts for one other node. Both sides come to the same sizes, so both know whether the transfer is direct. */
+static void peer_post(job *j, int phase, peer *p, dt_error_t *error) {
+    p->direct = dt_net_shares(p->node) && (p->out_bytes > DIRECT_MIN || p->in_bytes > DIRECT_MIN);
+    if (p->direct) {
+        p->out_bytes = sizeof(uint64_t[2]) * (size_t)parties_on(j->c, dt_node_self);
+        p->in_bytes = sizeof(uint64_t[2]) * (size_t)parties_on(j->c, p->node);
+    }
+    p->out_bytes += sizeof(head);
+    p->in_bytes += sizeof(head);
+    p->out = memory_get(p->out_bytes, &p->out_cap);
+    p->in = memory_get(p->in_bytes, &p->in_cap);
+    uint64_t key = j->r->key + (uint64_t)phase;
+    if (p->in) dt_net_recv_bulk(&p->receive, p->node, key, p->in, p->in_bytes);
+    if (!p->out) return;
+    write_head(p->out, error);
+    j->to = p->out + sizeof(head);
+    if (p->direct)
+        write_addresses(j, j->to);
+    else if (!error)
+        each_block(j->c, phase, dt_node_self, p->node, pack, j);
+    dt_net_send_bulk(&p->send, p->node, key, p->out, p->out_bytes);
+}
+
 /* Packs, sends, receives. The staging holds an error if a node's input failed, or a node is lost. */
 static staging *exchange(job *j, int phase, dt_error_t *error) {
     int node[j->c->n + 1], n = other_nodes(j->c, node);
@@ -216,18 +302,7 @@ static staging *exchange(job *j, int phase, dt_error_t *error) {
         p->out_bytes = each_block(j->c, phase, dt_node_self, p->node, NULL, NULL);
         p->in_bytes = each_block(j->c, phase, p->node, dt_node_self, NULL, NULL);
         if (phase == 1 && !p->out_bytes && !p->in_bytes) continue; /* phase 0 has told the errors */
-        p->out_bytes += sizeof(head);
-        p->in_bytes += sizeof(head);
-        p->out = dt_malloc(p->out_bytes);
-        p->in = dt_malloc(p->in_bytes);
-        uint64_t key = j->r->key + (uint64_t)phase;
-        if (p->in) dt_net_recv_bulk(&p->receive, p->node, key, p->in, p->in_bytes);
-        if (p->out) {
-            write_head(p->out, error);
-            j->to = p->out + sizeof(head);
-            if (!error) each_block(j->c, phase, dt_node_self, p->node, pack, j);
-            dt_net_send_bulk(&p->send, p->node, key, p->out, p->out_bytes);
-        }
+        peer_post(j, phase, p, error);
         s->n++;
     }
     for (int i = 0; i < s->n; i++) {
@@ -250,11 +325,25 @@ static staging *exchange(job *j, int phase, dt_error_t *error) {
 
 static void staging_free(staging *s) {
     for (int i = 0; s && i < s->n; i++) {
-        dt_free(s->peer[i].in);
-        dt_free(s->peer[i].out);
+        memory_put(s->peer[i].in, s->peer[i].in_cap);
+        memory_put(s->peer[i].out, s->peer[i].out_cap);
     }
     if (s) dt_error_unref(s->error);
     dt_free(s);
+}
+
+/* Nobody's memory may change while another process reads it: word that this node has read, and from those who read here. A lost node reads no more. */
+static void await_readers(const job *j, staging *s, int phase) {
+    uint8_t word[2] = {1, 0};
+    uint64_t key = (j->r->key + (uint64_t)phase) | 1ull << 62;
+    for (int i = 0; s && i < s->n; i++) {
+        peer *p = &s->peer[i];
+        if (!p->direct || !p->in || !p->out) continue;
+        dt_net_recv_bulk(&p->receive, p->node, key, &word[1], 1);
+        dt_net_send_bulk(&p->send, p->node, key, &word[0], 1);
+        dt_status a = dt_net_wait(&p->receive), b = dt_net_wait(&p->send);
+        (void)a, (void)b;
+    }
 }
 
 static void divide(const dt_view *v, int n) { /* an average's last step; v is contiguous enough for a walk over all elements */
@@ -269,29 +358,141 @@ static void divide(const dt_view *v, int n) { /* an average's last step; v is co
     }
 }
 
-static void pull(job *j, const dt_pull *p, int phase, const staging *s, void *out) {
-    dt_view dst = p->dst, src[p->n_src + 1];
-    const dt_pull_src *local[p->n_src + 1];
-    int n = 0, n_local = sources_on(j->c, p, dt_node_self, local), next = 0;
+/* ---- direct reading ---------------------------------------------------------------------------------------------------------------------------- */
+typedef struct source { /* one operand of a pull: memory of this process, or of another one */
+    dt_view view;
+    int node;         /* whose */
+    uint64_t address; /* there */
+} source;
+
+static uint64_t address_there(const dt_coll *c, const peer *q, const dt_pull_src *s) {
+    int at = 0;
+    for (int i = 0; i < s->party; i++) at += node_of(c, i) == q->node;
+    uint64_t a[2];
+    memcpy(a, q->in + sizeof(head) + sizeof a * (size_t)at, sizeof a);
+    return a[s->from_out] + (uint64_t)s->offset;
+}
+
+/* A whole view of another process's memory, contiguous at `to`: as many runs as its layout has. */
+static dt_status read_view(const source *s, char *to) {
+    enum { RUNS = 512 };
+    dt_net_run run[RUNS];
+    const dt_view *v = &s->view;
+    int64_t size = (int64_t)dt_dtype_size(v->dtype), inner = 1, at[DT_MAX_DIM] = {0};
+    int outer = v->ndim, n = 0;
+    while (outer > 0 && (v->stride[outer - 1] == inner || v->shape[outer - 1] == 1)) inner *= v->shape[--outer];
+    int64_t rows = 1;
+    for (int d = 0; d < outer; d++) rows *= v->shape[d];
+    for (int64_t i = 0; i < rows && inner; i++) {
+        int64_t off = 0;
+        for (int d = 0; d < outer; d++) off += at[d] * v->stride[d];
+        run[n++] = (dt_net_run){s->address + (uint64_t)(off * size), (size_t)(inner * size)};
+        if (n == RUNS || i + 1 == rows) {
+            DT_TRY(dt_net_read(s->node, to, run, n));
+            to += (int64_t)n * inner * size;
+            n = 0;
+        }
+        for (int d = outer - 1; d >= 0 && ++at[d] == v->shape[d]; d--) at[d] = 0;
+    }
+    return DT_OK;
+}
+
+static bool contiguous(const dt_view *v) {
+    int64_t n = 1;
+    for (int d = v->ndim - 1; d >= 0; d--) {
+        if (v->stride[d] != n && v->shape[d] != 1) return false;
+        n *= v->shape[d];
+    }
+    return true;
+}
+
+/* All in one piece: each foreign operand is brought here whole. */
+static dt_status combine_whole(const job *j, const dt_view *dst, const source *src, int n, dt_reduce op) {
+    dt_view v[n + 1];
+    size_t cap, bytes = ((size_t)dt_view_numel(dst) * dt_dtype_size(dst->dtype) + ALIGN - 1) & ~(size_t)(ALIGN - 1);
+    int foreign = 0;
+    for (int k = 0; k < n; k++) foreign += src[k].node != dt_node_self;
+    char *m = memory_get(bytes * (size_t)foreign + 1, &cap), *at = m;
+    if (!m) return dt_fail(DT_E_NOMEM, "%s: out of host memory", j->c->kind);
+    dt_status s = DT_OK;
+    for (int k = 0; k < n && !s; k++) {
+        v[k] = src[k].view;
+        if (src[k].node == dt_node_self) continue;
+        s = read_view(&src[k], at);
+        v[k] = *dst;
+        dt_view_set_contiguous(&v[k]);
+        v[k].data = at;
+        at += bytes;
+    }
+    if (!s) combine(j, dst, v, n, op);
+    memory_put(m, cap);
+    return s;
+}
+
+/* Contiguous operands, piece by piece. One foreign operand alone is read into place. */
+static dt_status combine_pieces(const job *j, const dt_view *dst, const source *src, int n, dt_reduce op) {
+    size_t size = dt_dtype_size(dst->dtype), total = (size_t)dt_view_numel(dst) * size, cap;
+    if (n == 1 && src[0].node != dt_node_self) {
+        dt_net_run all = {src[0].address, total};
+        return total ? dt_net_read(src[0].node, dst->data, &all, 1) : DT_OK;
+    }
+    char *m = memory_get((size_t)PIECE * (size_t)n, &cap);
+    if (!m) return dt_fail(DT_E_NOMEM, "%s: out of host memory", j->c->kind);
+    dt_status s = DT_OK;
+    for (size_t at = 0; at < total && !s; at += PIECE) {
+        size_t bytes = total - at < PIECE ? total - at : PIECE;
+        dt_view v[n + 1], d = {.data = (char *)dst->data + at, .dtype = dst->dtype, .ndim = 1, .shape = {(int64_t)(bytes / size)}, .stride = {1}};
+        for (int k = 0; k < n && !s; k++) {
+            v[k] = d;
+            v[k].data = m + (size_t)k * PIECE;
+            dt_net_run run = {src[k].address + at, bytes};
+            if (src[k].node == dt_node_self)
+                v[k].data = (char *)src[k].view.data + at;
+            else
+                s = dt_net_read(src[k].node, v[k].data, &run, 1);
+        }
+        if (!s) combine(j, &d, v, n, op);
+    }
+    memory_put(m, cap);
+    return s;
+}
+
+static dt_status pull(job *j, const dt_pull *p, int phase, const staging *s, void *out) {
+    dt_view dst = p->dst;
+    source src[p->n_src + 1];
+    const dt_pull_src *from[p->n_src + 1];
+    int n = 0, next = 0;
+    bool flat = contiguous(&dst), foreign = false;
     dst.data = (char *)out + p->offset;
     for (int node = 0; node < dt_nodes; node++) { /* in the order of nodes, whoever computes */
+        int n_from = sources_on(j->c, p, node, from);
         if (node == dt_node_self) {
-            for (int k = 0; k < n_local; k++) source_view(j, local[k], &src[n++]);
+            for (int k = 0; k < n_from; k++, n++) {
+                src[n].node = node;
+                source_view(j, from[k], &src[n].view);
+            }
             continue;
         }
         if (next >= s->n || s->peer[next].node != node) continue;
         const peer *q = &s->peer[next++];
-        const dt_pull_src *there[p->n_src + 1];
-        if (!sources_on(j->c, p, node, there)) continue;
+        if (!n_from) continue;
+        if (q->direct) {
+            for (int k = 0; k < n_from; k++) src[n++] = (source){from[k]->view, node, address_there(j->c, q, from[k])};
+            foreign = true;
+            continue;
+        }
         place x = {p, 0, j->c, node};
         each_block(j->c, phase, node, dt_node_self, find_block, &x);
-        src[n] = p->dst;
-        dt_view_set_contiguous(&src[n]);
-        src[n++].data = q->in + sizeof(head) + x.at;
+        src[n] = (source){p->dst, dt_node_self, 0};
+        dt_view_set_contiguous(&src[n].view);
+        src[n++].view.data = q->in + sizeof(head) + x.at;
     }
-    bool average = j->c->reduce == DT_AVG && p->n_src > 1 && n_local < p->n_src;
-    combine(j, &dst, src, n, average ? DT_SUM : j->c->reduce);
+    for (int k = 0; k < n; k++) flat &= contiguous(&src[k].view);
+    bool average = j->c->reduce == DT_AVG && p->n_src > 1 && n < p->n_src;
+    dt_reduce op = average ? DT_SUM : j->c->reduce;
+    DT_TRY(flat && foreign ? combine_pieces(j, &dst, src, n, op) : combine_whole(j, &dst, src, n, op));
     if (average) divide(&dst, p->n_src);
+    return DT_OK;
 }
 
 /* ---- a party ----------------------------------------------------------------------------------------------------------------------------------- */
@@ -307,6 +508,12 @@ static bool local_parties(const dt_coll *c, int party, uint32_t *n) {
     return first;
 }
 
+static dt_error_t *local_error(const dt_coll *c, const dt_rendezvous *r) {
+    for (int i = 0; i < c->n; i++)
+        if (node_of(c, i) == dt_node_self && r->error[i]) return r->error[i];
+    return NULL;
+}
+
 static dt_error_t *span_run(const dt_coll *c, int party, dt_rendezvous *r, const dt_backend *b, dt_team *team, void *in, void *out, dt_error_t *error) {
     job j = {c, r, b, team, NULL};
     uint32_t n;
@@ -315,22 +522,31 @@ static dt_error_t *span_run(const dt_coll *c, int party, dt_rendezvous *r, const
     r->out[party] = out;
     r->error[party] = error;
     dt_comm_meet(&r->arrived[0], n);
-    error = NULL;
-    for (int i = 0; i < c->n && !error; i++) error = node_of(c, i) == dt_node_self ? r->error[i] : NULL;
+    dt_error_t *mine = NULL; /* made here; the others keep theirs */
+    error = local_error(c, r);
     for (int phase = 0; phase <= c->two_phase; phase++) {
+        if (phase) error = error ? error : local_error(c, r);
         if (leader) r->staging[phase] = exchange(&j, phase, error);
         dt_comm_meet(&r->arrived[1 + 2 * phase], n);
         staging *s = r->staging[phase];
         if (!error && s) error = s->error;
-        for (int k = 0; !error && s && k < c->party[party].n_pulls[phase]; k++) pull(&j, &c->party[party].pull[phase][k], phase, s, out);
-        if (!s && !error) error = dt_error_new(DT_E_NOMEM, 0, c->kind, "out of host memory");
+        for (int k = 0; !error && s && k < c->party[party].n_pulls[phase]; k++) {
+            dt_status bad = pull(&j, &c->party[party].pull[phase][k], phase, s, out);
+            if (bad) mine = error = dt_error_new(bad, 0, c->kind, dt_error_message());
+        }
+        if (!s && !error) mine = error = dt_error_new(DT_E_NOMEM, 0, c->kind, "out of host memory");
+        if (mine) r->error[party] = mine; /* the next phase's message tells it to the other nodes */
         if (!c->two_phase || phase == 1) break;
         dt_comm_meet(&r->arrived[2], n);
     }
-    if (error) dt_error_ref(error); /* before the last meeting: afterwards its owner may let go */
+    if (error && error != mine) dt_error_ref(error); /* before the last meeting: afterwards its owner may let go */
     dt_comm_meet(&r->arrived[4], n);
     if (leader)
-        for (int phase = 0; phase < 2; phase++) staging_free(r->staging[phase]);
+        for (int phase = 0; phase < 2; phase++) {
+            await_readers(&j, r->staging[phase], phase);
+            staging_free(r->staging[phase]);
+        }
+    dt_comm_meet(&r->arrived[5], n);
     return error;
 }
 
@@ -527,8 +743,7 @@ static dt_error_t *span_exchange(const dt_coll *c, int party, dt_rendezvous *r, 
     r->out[party] = (void *)(uintptr_t)counts;
     r->error[party] = error;
     dt_comm_meet(&r->arrived[0], n);
-    error = NULL;
-    for (int i = 0; i < c->n && !error; i++) error = node_of(c, i) == dt_node_self ? r->error[i] : NULL;
+    error = local_error(c, r);
     if (leader) r->staging[0] = rows_exchange(&j, error);
     dt_comm_meet(&r->arrived[1], n);
     rows_staging *s = r->staging[0];

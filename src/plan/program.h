@@ -93,7 +93,7 @@ typedef struct dt_coll {
     const dt_exchange *exchange; /* then there are no pulls, and the bytes are counted as they are read; else NULL */
 } dt_coll;
 typedef struct dt_rendezvous {
-    _Atomic uint32_t arrived[5];
+    _Atomic uint32_t arrived[6];
     uint64_t key;                                               /* for messages between nodes: the same on all of them */
     void *staging[2];                                           /* of a collective that spans nodes */
     void **in, **out;                                           /* (n,) addresses of the parties' operands */
