@@ -207,10 +207,23 @@ static double flops_conv(const dt_node *n) { return flops_of(n, n->in[1]->shape,
 static double flops_conv_input(const dt_node *n) { return flops_of(n, n->in[1]->shape, n->in[0]->ndim - 2, pixels(n->in[0]->shape, n->in[0]->ndim - 2)); }
 static double flops_conv_weight(const dt_node *n) { return flops_of(n, n->out[0].shape, n->in[0]->ndim - 2, pixels(n->in[1]->shape, n->in[0]->ndim - 2)); }
 
-static size_t scratch_conv_input(const dt_kctx *c) { return (size_t)dt_view_numel(&c->in[1]) * (c->in[1].dtype == DT_float64 ? 8 : 4); }
+static size_t scratch_wino(const dt_conv_geom *g, bool turned, bool weight) {
+    dt_wino p = dt_wino_plan(g, turned, weight);
+    return dt_wino_scratch(&p);
+}
+static size_t scratch_conv(const dt_kctx *c) {
+    dt_conv_geom g = dt_conv_geometry(c->attr, &c->in[0], &c->in[1], &c->out[0]);
+    return dt_wino_fits(&g, c->in[0].dtype) ? scratch_wino(&g, false, false) : 0;
+}
+static size_t scratch_conv_input(const dt_kctx *c) {
+    dt_conv_geom g = dt_conv_geometry(c->attr, &c->out[0], &c->in[1], &c->in[0]);
+    if (dt_wino_fits(&g, c->in[0].dtype)) return scratch_wino(&g, true, false);
+    return (size_t)dt_view_numel(&c->in[1]) * (c->in[1].dtype == DT_float64 ? 8 : 4);
+}
 
 static size_t scratch_conv_weight(const dt_kctx *c) {
     dt_conv_geom g = dt_conv_geometry(c->attr, &c->in[0], &c->out[0], &c->in[1]);
+    if (dt_wino_fits(&g, c->in[0].dtype)) return scratch_wino(&g, false, true);
     return (size_t)dt_conv_chunks(&g) * (size_t)dt_view_numel(&c->out[0]) * (c->in[0].dtype == DT_float64 ? 8 : 4);
 }
 
@@ -226,6 +239,7 @@ const dt_op dt_op_conv = {
     .grad = grad_conv,
     .flags = DT_F_BILINEAR,
     .saves = DT_SAVE_IN(0) | DT_SAVE_IN(1),
+    .scratch = scratch_conv,
     .flops = flops_conv,
     .kernels = {{DT_CPU, DT_FLOATS, dt_cpu_conv, DT_K_CONTIGUOUS, NULL}},
 };

@@ -50,4 +50,46 @@ static inline int64_t dt_conv_chunks(const dt_conv_geom *g) {
     return want < most ? want : most > 1 ? most : 1;
 }
 
+/* Winograd's form of a convolution of C source channels to O result channels (backend/cpu/isa/wino.c): sizes, and how its scratch lies. */
+typedef struct dt_wino {
+    int64_t N, C, O, H, W, OH, OW, TH, TW; /* images, channels, pixels of source and result, tiles of an image */
+    int64_t rows, tiles;                   /* of a block */
+    int64_t ldc, ldm, ve, ue, me;          /* floats between tiles (or channels) and between elements of V, U (or D), M */
+} dt_wino;
+enum { DT_WINO_WIDTH = 1024, DT_WINO_BYTES = 8 << 20 };
+
+static inline int64_t dt_wino_odd_lines(int64_t floats) { /* so that the 16 elements fall into different sets of a cache */
+    int64_t lines = (floats + 15) / 16;
+    return (lines | 1) * 16;
+}
+/* 3 x 3 at unit steps in two dimensions, wide enough to pay. `off`: the source pixel where the first tile begins. */
+static inline bool dt_wino_fits(const dt_conv_geom *g, dt_dtype dtype) {
+    bool form = dtype == DT_float32 && g->G == 1 && g->k[0] == 1 && g->in[0] == 1 && g->out[0] == 1 && g->pad[0] == 0;
+    for (int d = 1; d < 3; d++) form = form && g->k[d] == 3 && g->stride[d] == 1 && g->dil[d] == 1;
+    int64_t tiles = (g->out[1] + 1) / 2 * ((g->out[2] + 1) / 2);
+    return form && g->C >= 24 && g->O >= 24 && g->in[2] <= DT_WINO_WIDTH && g->out[2] <= DT_WINO_WIDTH && g->N * tiles >= 64 &&
+           16 * tiles * 4 <= 9 * g->out[1] * g->out[2] * 3;
+}
+/* conv; conv_input if turned (the source is y); conv_weight if so. */
+static inline dt_wino dt_wino_plan(const dt_conv_geom *g, bool turned, bool weight) {
+    dt_wino p = {.N = g->N, .C = g->C, .O = g->O, .H = g->in[1], .W = g->in[2], .OH = g->out[1], .OW = g->out[2]};
+    if (turned) p = (dt_wino){.N = g->N, .C = g->O, .O = g->C, .H = g->out[1], .W = g->out[2], .OH = g->in[1], .OW = g->in[2]};
+    p.TH = (p.OH + 1) / 2;
+    p.TW = (p.OW + 1) / 2;
+    p.ldc = (p.C + 15) / 16 * 16 + 16;
+    p.ldm = (p.O + 15) / 16 * 16 + 16;
+    int64_t O = (p.O + 63) / 64 * 64, one = 64 * p.TW * (p.ldc + (weight ? O : p.ldm));
+    p.rows = (weight ? 2 : 1) * DT_WINO_BYTES / one;
+    if (p.rows < 1) p.rows = 1;
+    if (p.rows > p.N * p.TH) p.rows = p.N * p.TH;
+    int64_t blocks = (p.N * p.TH + p.rows - 1) / p.rows;
+    p.rows = (p.N * p.TH + blocks - 1) / blocks;
+    p.tiles = p.rows * p.TW;
+    p.ve = dt_wino_odd_lines(p.tiles * p.ldc);
+    p.ue = dt_wino_odd_lines(O * (weight ? p.tiles : p.C));
+    p.me = dt_wino_odd_lines(p.ldm * (weight ? p.C : p.tiles));
+    return p;
+}
+static inline size_t dt_wino_scratch(const dt_wino *p) { return (size_t)(16 * (p->ve + p->ue + p->me)) * sizeof(float); }
+
 #endif

@@ -12,6 +12,8 @@
 #include <string.h>
 
 #include "backend/cpu/isa/gemm.h"
+#include "backend/cpu/isa/shuffle.h"
+#include "backend/cpu/isa/wino.h"
 
 enum { MB = 48, SUM_BLOCK = 2048, PACK_CHANNELS = 6, FAR = 2048, ARRANGE_ROWS = 16, DEPTH_TAPS = 1024, DEPTH_WIDTH = 4096 };
 
@@ -89,20 +91,6 @@ static void load_f64(const void *src, int64_t stride, int64_t n, double *dst) {
     for (int64_t i = 0; i < n; i++) dst[i] = s[i * stride];
 }
 
-/* Elements of two vectors chosen by an index vector, as gcc's __builtin_shuffle does; clang has none whose index may vary. */
-#if defined(__clang__)
-#define DT_SHUFFLE(a, b, index)                                                              \
-    ({                                                                                       \
-        __typeof__(a) a_ = (a), b_ = (b), r_;                                                \
-        __typeof__(index) i_ = (index);                                                      \
-        enum { N_ = sizeof a_ / sizeof a_[0] };                                              \
-        for (int l_ = 0; l_ < N_; l_++) r_[l_] = i_[l_] < N_ ? a_[i_[l_]] : b_[i_[l_] - N_]; \
-        r_;                                                                                  \
-    })
-#else
-#define DT_SHUFFLE(a, b, index) __builtin_shuffle(a, b, index)
-#endif
-
 #define T float
 #define MASK int32_t
 #define SUF _f32
@@ -162,6 +150,11 @@ dt_status DT_ISA_FN(conv)(const dt_kctx *c) {
     if (is_depthwise(&g)) {
         depth s = {.g = &g, .dtype = x->dtype, .w = w->data, .bias = bias, .x = x->data, .y = y->data, .taps = g.k[0] * g.k[1] * g.k[2]};
         dt_team_run(c->team, x->dtype == DT_float64 ? depth_forward_f64 : depth_forward_f32, &s, g.N * g.C);
+        return DT_OK;
+    }
+    if (dt_wino_fits(&g, x->dtype)) {
+        dt_wino p = dt_wino_plan(&g, false, false);
+        DT_ISA_FN(wino_product)(&p, (int64_t[2]){-g.pad[1], -g.pad[2]}, false, x->data, w->data, bias, y->data, c->scratch, c->team);
         return DT_OK;
     }
     product p = patches(&g, x);
@@ -224,6 +217,11 @@ dt_status DT_ISA_FN(conv_input)(const dt_kctx *c) {
         dt_team_run(c->team, x->dtype == DT_float64 ? depth_input_f64 : depth_input_f32, &s, g.N * g.C);
         return DT_OK;
     }
+    if (dt_wino_fits(&g, x->dtype)) {
+        dt_wino p = dt_wino_plan(&g, true, false);
+        DT_ISA_FN(wino_product)(&p, (int64_t[2]){g.pad[1] - 2, g.pad[2] - 2}, true, y->data, w->data, NULL, x->data, c->scratch, c->team);
+        return DT_OK;
+    }
     product p = {.dtype = x->dtype,
                  .src = y->data,
                  .w = w->data,
@@ -260,6 +258,11 @@ dt_status DT_ISA_FN(conv_weight)(const dt_kctx *c) {
     if (is_depthwise(&g)) {
         depth s = {.g = &g, .dtype = x->dtype, .w_out = w->data, .x = x->data, .y = y->data, .taps = g.k[0] * g.k[1] * g.k[2]};
         dt_team_run(c->team, wide ? depth_weight_f64 : depth_weight_f32, &s, g.C);
+        return DT_OK;
+    }
+    if (dt_wino_fits(&g, x->dtype)) {
+        dt_wino p = dt_wino_plan(&g, false, true);
+        DT_ISA_FN(wino_weight)(&p, (int64_t[2]){-g.pad[1], -g.pad[2]}, x->data, y->data, w->data, c->scratch, c->team);
         return DT_OK;
     }
     weight_sum s = {.p = patches(&g, x), .y = y->data, .partial = c->scratch, .O = g.O, .Og = g.Og, .plane = g.out[0] * g.out[1] * g.out[2]};

@@ -1,0 +1,47 @@
+"""Convolution: large enough for several blocks of Winograd's transform, against float64; the same bits with one thread and with two."""
+
+import numpy as np
+import pytest
+
+import dtorch
+import dtorch.nn.functional as F
+
+# images, input channels, output channels, height, width, padding
+SHAPES = [
+    (6, 64, 64, 32, 32, 1),  # several blocks of tile rows
+    (3, 64, 40, 61, 45, (1, 0)),  # odd sizes
+    (64, 128, 96, 4, 4, 1),
+    (1, 32, 32, 9, 900, 1),  # rows longer than what a task takes
+    (2, 24, 150, 30, 16, 2),
+]
+
+
+def gradients(shape, dtype):
+    n, c, o, h, w, padding = shape
+    g = np.random.default_rng(0)
+    x = dtorch.tensor(g.standard_normal((n, c, h, w)), dtype=dtype, requires_grad=True)
+    k = dtorch.tensor(g.standard_normal((o, c, 3, 3)) / np.sqrt(9 * c), dtype=dtype, requires_grad=True)
+    b = dtorch.tensor(g.standard_normal(o), dtype=dtype, requires_grad=True)
+    y = F.conv2d(x, k, b, padding=padding)
+    gy = dtorch.tensor(g.standard_normal(tuple(y.shape)), dtype=dtype)
+    (y * gy).sum().backward()
+    return [t.detach().numpy() for t in (y, x.grad, k.grad, b.grad)]
+
+
+@pytest.mark.parametrize("shape", SHAPES, ids=str)
+def test_against_float64(shape):
+    for got, want in zip(gradients(shape, dtorch.float32), gradients(shape, dtorch.float64)):
+        assert np.abs(got - want).max() <= 1e-5 * np.abs(want).max()
+
+
+def test_threads_change_no_bit():
+    before = dtorch.get_num_threads()
+    try:
+        dtorch.set_num_threads(1)
+        one = gradients(SHAPES[0], dtorch.float32)
+        dtorch.set_num_threads(2)
+        two = gradients(SHAPES[0], dtorch.float32)
+    finally:
+        dtorch.set_num_threads(before)
+    for a, b in zip(one, two):
+        np.testing.assert_array_equal(a, b)
