@@ -41,3 +41,21 @@ int dt_cpu_cores(void) {
     int n = CPU_COUNT(&set);
     return n < 1 ? 1 : n;
 }
+
+#if defined(__x86_64__)
+uint32_t dt_cpu_fp_mode(void) { return __builtin_ia32_stmxcsr() & ~0x3fu; } /* without the flags of past exceptions */
+void dt_cpu_fp_mode_set(uint32_t mode) { __builtin_ia32_ldmxcsr(mode); }
+#elif defined(__aarch64__)
+uint32_t dt_cpu_fp_mode(void) {
+    uint64_t m;
+    __asm__ volatile("mrs %0, fpcr" : "=r"(m));
+    return (uint32_t)m;
+}
+void dt_cpu_fp_mode_set(uint32_t mode) {
+    uint64_t m = mode;
+    __asm__ volatile("msr fpcr, %0" : : "r"(m));
+}
+#else
+uint32_t dt_cpu_fp_mode(void) { return 0; }
+void dt_cpu_fp_mode_set(uint32_t mode) { (void)mode; }
+#endif

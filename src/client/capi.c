@@ -57,7 +57,7 @@ dt_tensor *dt_from_host(dt_scope *s, const void *data, int dtype, dt_dims shape)
 }
 
 static dt_status await(dt_future *f) {
-    while (!dt_future_wait(f, -1)) continue; /* interrupted by a signal: its handler has run, wait on */
+    while (!dt_engine_wait(f, -1)) continue; /* interrupted by a signal: its handler has run, wait on */
     return dt_future_status(f);
 }
 

@@ -101,7 +101,8 @@ dt_status dt_tensor_assign(dt_tensor *dst, dt_tensor *src) DT_WUR; /* copy_: bro
 
 /* ---- making and reading ---- */
 dt_status dt_tensor_from_host(dt_hostbuf *buf, const dt_type *type, const dt_spec *spec, dt_tensor **out) DT_WUR; /* takes buf's reference */
-/* Read the whole tensor into a fresh contiguous host buffer (f->buf). The engine is flushed. Partial is reduced, shards are gathered. */
+/* Read the whole tensor into a fresh contiguous host buffer (f->buf). Partial is reduced, shards are gathered. Then wait with dt_engine_wait; who
+ * goes on with something else calls dt_engine_flush, or the request is seen at the end of the controller's nap only. */
 dt_status dt_tensor_fetch(dt_tensor *t, dt_future **out) DT_WUR;
 dt_status dt_sync_async(dt_future **out) DT_WUR;
 dt_status dt_tensor_detach_inplace(dt_tensor *t) DT_WUR;             /* t forgets its history; views refuse */

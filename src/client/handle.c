@@ -277,7 +277,6 @@ static dt_status fetch(dt_tensor *t, dt_future **out) {
     w[2] = (uint64_t)(uintptr_t)f;
     w[3] = dt_m.site;
     dt_ring_publish(dt_c.ring);
-    dt_engine_flush();
     *out = f;
     return DT_OK;
 }
@@ -314,7 +313,6 @@ dt_status dt_sync_async(dt_future **out) {
     w[0] = DT_REC_HEADER(DT_REC_SYNC, 0, 0);
     w[1] = (uint64_t)(uintptr_t)f;
     dt_ring_publish(dt_c.ring);
-    dt_engine_flush();
     *out = f;
     return DT_OK;
 }

@@ -8,6 +8,7 @@
 #include <pthread.h>
 #include <string.h>
 
+#include "base/cpu.h"
 #include "comm/net.h"
 #include "controller/engine.h"
 #include "controller/remote.h"
@@ -270,17 +271,17 @@ static size_t on_record(dt_engine *e, const uint64_t *w) {
 }
 
 /* ---- the loop -------------------------------------------------------------------------------------------------------------------------------- */
-static bool drain(dt_engine *e) {
+bool dt_engine_drain(dt_engine *e, uint64_t until) {
     const uint64_t *w;
     size_t n;
     while ((n = dt_ring_peek(&e->ring, &w))) {
-        size_t at = 0;
-        while (at < n && w[at] != DT_RING_WRAP) {
-            size_t len = on_record(e, w + at);
-            if (!len) return false;
-            at += len;
-        }
+        uint64_t head = atomic_load_explicit(&e->ring.head, memory_order_relaxed);
+        size_t at = 0, len = 1;
+        if (head >= until) return true;
+        if (n > until - head) n = (size_t)(until - head);
+        while (at < n && w[at] != DT_RING_WRAP && (len = on_record(e, w + at))) at += len;
         dt_ring_consume(&e->ring, at);
+        if (!len) return false; /* STOP stays: it is the controller thread's */
         if (at == 0) return true; /* cannot happen: peek skips a leading WRAP */
     }
     return true;
@@ -292,7 +293,11 @@ static void *controller_main(void *arg) {
     dt_trace_lane("controller");
     uint64_t seen = 0;
     for (int naps = 0;;) {
-        if (!drain(e)) return NULL;
+        dt_engine_enter();
+        if (!dt_engine_drain(e, UINT64_MAX)) {
+            dt_engine_leave();
+            return NULL;
+        }
         uint64_t head = atomic_load_explicit(&e->ring.head, memory_order_relaxed);
         if (head != seen)
             naps = 0;
@@ -306,6 +311,7 @@ static void *controller_main(void *arg) {
         seen = head;
         if (DT_UNLIKELY(dt_nodes > 1)) dt_remote_flush();
         bool deep = naps > IDLE_NAPS && !e->graph.n && !dt_order_pending();
+        dt_engine_leave();
         dt_ring_wait(&e->ring, deep ? -1 : NAP_US, deep);
     }
 }
@@ -323,6 +329,7 @@ dt_status dt_engine_start(void) {
     pthread_mutex_lock(&start_lock);
     if (!atomic_load(&started)) {
         memset(e, 0, sizeof *e);
+        e->fp_mode = dt_cpu_fp_mode(); /* the threads made from here on inherit it */
         s = dt_options_load();
         if (!s) s = dt_ops_init();
         if (!s) s = dt_ring_init(&e->ring, RING_WORDS);
@@ -331,6 +338,7 @@ dt_status dt_engine_start(void) {
         if (!s) s = dt_htab_init(&e->plans, 256);
         if (!s && pthread_create(&thread, NULL, controller_main, e)) s = dt_fail(DT_E_NOMEM, "cannot start the controller's thread");
         if (!s && !atfork_set) atfork_set = pthread_atfork(NULL, NULL, in_child) == 0;
+        if (!s) dt_engine_help_begin();
         if (!s) atomic_store_explicit(&started, 1, memory_order_release);
     }
     pthread_mutex_unlock(&start_lock);
@@ -351,6 +359,7 @@ void dt_engine_stop(void) {
     if (forked || !atomic_load(&started)) return;
     pthread_mutex_lock(&start_lock);
     if (atomic_load(&started)) {
+        dt_engine_help_end();
         uint64_t *w = dt_ring_reserve(&e->ring, 1);
         w[0] = DT_REC_HEADER(DT_REC_STOP, 0, 0);
         dt_ring_publish(&e->ring);

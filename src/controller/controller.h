@@ -15,6 +15,9 @@ void dt_engine_nodes_init(void);                        /* plan/nodes.h from the
 void dt_engine_stop(void);                              /* finishes or abandons work, joins all threads; idempotent */
 dt_ring *dt_engine_ring(void);
 void dt_engine_flush(void);
+/* Wait for f, at most about usec (< 0: no limit), and meanwhile do the work that it needs if nobody else is at it (help.c): no flush is
+ * necessary before. As dt_future_wait otherwise. Any thread that may block; without the interpreter's lock. */
+bool dt_engine_wait(dt_future *f, int64_t usec);
 bool dt_engine_is_forked(void); /* true in a child process forked after the start */
 void dt_engine_threads_set(int n);
 int dt_engine_threads(void);

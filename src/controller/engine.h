@@ -1,4 +1,5 @@
-/* The controller's inside: what its files share. Controller thread only, unless said otherwise. */
+/* The controller's inside: what its files share. For the thread between dt_engine_enter and dt_engine_leave only, unless said otherwise: the
+ * controller thread, or a thread that waits for a value (help.c). */
 #ifndef DT_CONTROLLER_ENGINE_H
 #define DT_CONTROLLER_ENGINE_H
 
@@ -22,6 +23,7 @@ typedef struct dt_engine {
     dt_htab plans;
     uint64_t clock;
     dt_engine_stats stats;
+    uint32_t fp_mode; /* how the engine's threads round: those who help do as they */
 } dt_engine;
 
 extern dt_engine dt_the_engine;
@@ -55,7 +57,15 @@ void dt_order_idle(void);  /* the client pauses and the workers are idle */
 void dt_order_value_freed(const dt_gvalue *v);
 void dt_order_free(void);
 
+/* help.c: who may touch all of this */
+void dt_engine_enter(void); /* any thread; sleeps while another is inside */
+void dt_engine_leave(void);
+void dt_engine_help_begin(void);
+void dt_engine_help_end(void); /* waits for those who help; nobody begins to any more */
+
 /* controller.c */
+/* Take records up to ring position `until`; false: the next one is STOP. */
+bool dt_engine_drain(dt_engine *e, uint64_t until);
 dt_gvalue *dt_engine_value(uint32_t id);
 
 /* report.c */

@@ -77,7 +77,9 @@ bool dt_future_wait(dt_future *f, int64_t usec) {
 #endif
     }
     /* One sleep: woken without being done means a signal or the time is up; the caller looks and comes again. */
-    dt_futex_wait(&f->state, 0, usec);
+    atomic_fetch_add(&f->sleepers, 1);
+    if (!atomic_load(&f->state)) dt_futex_wait(&f->state, 0, usec);
+    atomic_fetch_sub(&f->sleepers, 1);
     return dt_future_done(f);
 }
 
@@ -94,7 +96,7 @@ void dt_future_part(dt_future *f, dt_error_t *e) {
     if (atomic_fetch_sub(&f->parts, 1) != 1) return;
     dt_future_ref(f); /* the waiter may drop the last reference as soon as it sees the state */
     atomic_store(&f->state, atomic_load(&f->error) ? 2 : 1);
-    dt_futex_wake(&f->state, INT32_MAX);
+    if (atomic_load(&f->sleepers)) dt_futex_wake(&f->state, INT32_MAX);
     notify(f);
     dt_future_unref(f);
 }

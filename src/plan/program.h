@@ -133,6 +133,7 @@ typedef struct dt_program {
     size_t arena_bytes;
     int n_instr[2];
     dt_instr *instr[2];
+    _Atomic uint32_t ns; /* what a run took when it was last measured; 0: not yet. Its worker's */
 } dt_program;
 
 /* Where part `pos` of an escaping value lies after the run. */

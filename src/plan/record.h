@@ -49,6 +49,7 @@ typedef struct dt_future {
     void (*notify)(void *ctx); /* called once on completion, on the completing thread; must not block */
     void *notify_ctx;
     _Atomic uint32_t notified;
+    _Atomic uint32_t sleepers; /* threads that wait on the futex */
 } dt_future;
 dt_status dt_future_new(dt_hostbuf *buf, const dt_meta *meta, dt_future **out) DT_WUR; /* takes buf's reference */
 void dt_future_ref(dt_future *f);

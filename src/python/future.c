@@ -1,6 +1,6 @@
 /* Waiting for values, and futures: x.item_async(), x.numpy_async(), x.tolist_async(), synchronize_async().
  *
- * A wait releases the GIL and looks at signals every 50 ms, so Ctrl-C works. A future is awaited through an eventfd that the event loop
+ * A wait releases the GIL and looks at signals every 50 ms, so Ctrl-C works; one without a time limit helps (controller/help.c). A future is awaited through an eventfd that the event loop
  * watches: the completing thread only writes to it, so it never needs the GIL (which a busy user thread may hold, or an interpreter that
  * is going away may never give). One waker, with one descriptor, serves an event loop; futures share it. */
 #include "python/py.h"
@@ -18,7 +18,7 @@ static int wait_for(dt_future *f, int64_t usec) {
         if (usec == 0) return 0;
         int64_t slice = usec < 0 || usec > 50000 ? 50000 : usec;
         bool done;
-        Py_BEGIN_ALLOW_THREADS done = dt_future_wait(f, slice);
+        Py_BEGIN_ALLOW_THREADS done = usec < 0 ? dt_engine_wait(f, slice) : dt_future_wait(f, slice);
         Py_END_ALLOW_THREADS if (done) break;
         if (PyErr_CheckSignals() < 0) return -1;
         if (usec > 0) usec -= slice;
@@ -205,6 +205,7 @@ static PyObject *fetch_async(PyObject *self, future_kind kind) {
     dt_future *f;
     dt_py_site();
     DT_PY_CHECK(dt_tensor_fetch(dt_py_tensor_of(self), &f));
+    dt_engine_flush();
     return future_make(f, kind);
 }
 PyObject *dt_py_future_item(PyObject *self, PyObject *none) {
@@ -230,6 +231,7 @@ static PyObject *synchronize(PyObject *m, PyObject *none) {
 static PyObject *synchronize_async(PyObject *m, PyObject *none) {
     dt_future *f;
     DT_PY_CHECK(dt_sync_async(&f));
+    dt_engine_flush();
     return future_make(f, F_SYNC);
 }
 static PyMethodDef functions[] = {

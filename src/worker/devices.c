@@ -57,8 +57,23 @@ dt_status dt_device_get(dt_device d, dt_device_state **out) {
     return DT_OK;
 }
 
+void dt_devices_wake(void) {
+    dt_devices *e = &dt_the_devices;
+    if (!e->unwoken) return;
+    dt_worker_wake(e->unwoken->worker);
+    e->unwoken = NULL;
+}
+
 void dt_device_push(dt_device_state *s, dt_item item) {
-    while (!dt_worker_push(s->worker, item)) {
+    dt_devices *e = &dt_the_devices;
+    bool quiet = e->quiet && (!e->unwoken || e->unwoken == s) && dt_worker_asleep(s->worker);
+    if (quiet)
+        e->unwoken = s;
+    else
+        dt_devices_wake();
+    while (!dt_worker_push(s->worker, item, !quiet)) {
+        quiet = false;
+        dt_devices_wake();
         atomic_store(&waiting, 1);
         uint32_t seen = atomic_load(&idle_events);
         dt_futex_wait(&idle_events, seen, 200);
@@ -86,6 +101,7 @@ uint32_t dt_devices_pending(void) {
 }
 
 void dt_devices_quiesce(void) {
+    dt_devices_wake();
     atomic_store(&waiting, 1);
     for (;;) {
         uint32_t seen = atomic_load(&idle_events);
@@ -188,6 +204,7 @@ static dt_buf *held_too_long(void) {
 /* Who pushes runs ahead of time gives memory to all of them, and what one device sends is free only when the other has come to read it. So it waits
  * when that is a good part of a device's memory. The reader was pushed before: it will come. */
 void dt_bufs_throttle(void) {
+    dt_devices_wake();
     dt_bufs_sweep();
     for (dt_buf *b; (b = held_too_long()); dt_bufs_sweep()) {
         uint32_t done = atomic_load(&b->read);

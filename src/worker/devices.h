@@ -22,12 +22,16 @@ typedef struct dt_devices {
     int n_started;
     dt_buf **held; /* memory whose last value is gone, but that another device still reads */
     int n_held, cap_held;
+    /* While `quiet`, the first sleeping worker that gets something to do is not woken: whoever set it runs that itself, or wakes it. */
+    bool quiet;
+    dt_device_state *unwoken;
 } dt_devices;
 extern dt_devices dt_the_devices;
 
 void dt_nodes_init(void);                                           /* plan/nodes.h from the launcher's environment; idempotent, before the first device */
 dt_status dt_device_get(dt_device d, dt_device_state **out) DT_WUR; /* starts its worker; the device must be of this node */
 void dt_device_push(dt_device_state *s, dt_item item);              /* sleeps while the worker's queue is full */
+void dt_devices_wake(void);                                         /* the one that was left asleep */
 void dt_devices_each(void (*fn)(void *ctx, dt_device_state *s), void *ctx); /* those that started */
 void dt_devices_quiesce(void);                                              /* waits until no worker has anything to do */
 uint32_t dt_devices_pending(void);                                          /* items that workers have not finished */

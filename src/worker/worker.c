@@ -12,7 +12,7 @@
 #include "plan/fused.h"
 #include "plan/trace.h"
 
-enum { QUEUE = 256 };
+enum { QUEUE = 256, SHORT_NS = 1000000, SHORT_BYTES = 1 << 20 };
 
 struct dt_worker {
     dt_device device;
@@ -22,6 +22,7 @@ struct dt_worker {
     void (*wake)(void);
     pthread_t thread, comm_thread;
     bool comm_started;
+    pthread_mutex_t role; /* whoever runs items holds it */
     dt_item item[QUEUE];
     _Alignas(64) _Atomic uint32_t tail; /* pushed; a futex word */
     _Alignas(64) _Atomic uint32_t head; /* finished */
@@ -252,8 +253,20 @@ static void store_errors(dt_run_part *p, const dt_program *prog) {
     }
 }
 
+/* How long a program takes decides who may run it (dt_worker_help); once it was short it is not measured again. */
+static bool prog_is_short(const dt_program *prog) {
+    uint32_t ns = atomic_load_explicit(&prog->ns, memory_order_relaxed);
+    return ns && ns <= SHORT_NS;
+}
+
+static void note_time(dt_program *prog, uint64_t ns) {
+    for (int i = 0; i < prog->n_instr[0] && ns <= SHORT_NS; i++)
+        if (!strcmp(dt_op_name(prog->instr[0][i].ctx.op), "_host_call")) ns = UINT32_MAX;
+    atomic_store_explicit(&prog->ns, ns > UINT32_MAX ? UINT32_MAX : ns ? (uint32_t)ns : 1, memory_order_relaxed);
+}
+
 static void run_program(dt_worker *w, dt_run_part *p) {
-    const dt_program *prog = &p->run->plan->program[p->program];
+    dt_program *prog = &p->run->plan->program[p->program];
     await_memory(w, p, prog);
     load_errors(p, prog);
     if (prog->n_instr[1]) {
@@ -264,8 +277,11 @@ static void run_program(dt_worker *w, dt_run_part *p) {
         atomic_fetch_add_explicit(&w->comm_seq, 1, memory_order_release);
         dt_futex_wake(&w->comm_seq, 1);
     }
+    bool known = prog_is_short(prog);
+    uint64_t begin = known ? 0 : dt_now_ns();
     run_queue(w, p, 0);
     await_queue(p, 1, (uint32_t)prog->n_instr[1]);
+    if (!known) note_time(prog, dt_now_ns() - begin);
     store_errors(p, prog);
     release_memory(w, p, prog);
     atomic_fetch_add_explicit(&w->runs, 1, memory_order_relaxed);
@@ -310,6 +326,15 @@ static bool run_item(dt_worker *w, dt_item it) {
     return true;
 }
 
+/* The item at the head, which there is; holding the role. */
+static bool run_next(dt_worker *w) {
+    uint32_t head = atomic_load_explicit(&w->head, memory_order_relaxed);
+    bool go = run_item(w, w->item[head % QUEUE]);
+    atomic_store_explicit(&w->head, head + 1, memory_order_release);
+    if (w->wake && head + 1 == atomic_load_explicit(&w->tail, memory_order_acquire)) w->wake();
+    return go;
+}
+
 static void *worker_main(void *arg) {
     dt_worker *w = arg;
     char name[16], lane[32];
@@ -317,27 +342,68 @@ static void *worker_main(void *arg) {
     dt_trace_lane(lane);
     snprintf(name, sizeof name, "dt-%s-%u", dt_device_type_name(dt_device_kind(w->device)), dt_device_index(w->device));
     pthread_setname_np(pthread_self(), name);
+    pthread_mutex_lock(&w->role);
     for (bool go = true; go;) {
-        uint32_t head = atomic_load_explicit(&w->head, memory_order_relaxed), tail;
-        while ((tail = atomic_load_explicit(&w->tail, memory_order_acquire)) == head) {
+        uint32_t tail;
+        while ((tail = atomic_load_explicit(&w->tail, memory_order_acquire)) == atomic_load_explicit(&w->head, memory_order_relaxed)) {
+            pthread_mutex_unlock(&w->role);
             atomic_store(&w->asleep, 1);
             if (atomic_load(&w->tail) == tail) dt_futex_wait(&w->tail, tail, -1);
             atomic_store(&w->asleep, 0);
+            pthread_mutex_lock(&w->role);
         }
-        go = run_item(w, w->item[head % QUEUE]);
-        atomic_store_explicit(&w->head, head + 1, memory_order_release);
-        if (w->wake && head + 1 == atomic_load_explicit(&w->tail, memory_order_acquire)) w->wake();
+        go = run_next(w);
     }
+    pthread_mutex_unlock(&w->role);
     return NULL;
 }
 
-bool dt_worker_push(dt_worker *w, dt_item item) {
+bool dt_worker_push(dt_worker *w, dt_item item, bool wake) {
     uint32_t tail = atomic_load_explicit(&w->tail, memory_order_relaxed);
     if (tail - atomic_load_explicit(&w->head, memory_order_acquire) >= QUEUE) return false;
     w->item[tail % QUEUE] = item;
     atomic_store(&w->tail, tail + 1);
-    if (atomic_load(&w->asleep)) dt_futex_wake(&w->tail, 1);
+    if (wake) dt_worker_wake(w);
     return true;
+}
+
+bool dt_worker_asleep(const dt_worker *w) { return atomic_load_explicit(&w->asleep, memory_order_relaxed); }
+
+void dt_worker_wake(dt_worker *w) {
+    if (atomic_load(&w->asleep)) dt_futex_wake(&w->tail, 1);
+}
+
+/* ---- in the compute thread's place --------------------------------------------------------------------------------------------------------- */
+/* The caller looks at signals between two calls only, so it takes nothing long: no program that has not shown to be short, nothing that waits for
+ * another device, no user's function (it might want the interpreter, at whose end threads vanish). */
+static bool is_short(const dt_worker *w, const dt_item *it) {
+    if (it->kind == DT_ITEM_FETCH) {
+        const dt_fetch *f = it->p;
+        return f->future->buf->bytes <= SHORT_BYTES;
+    }
+    if (it->kind != DT_ITEM_RUN) return it->kind == DT_ITEM_SYNC;
+    const dt_run_part *p = it->p;
+    const dt_program *prog = &p->run->plan->program[p->program];
+    uint32_t ns = atomic_load_explicit(&prog->ns, memory_order_relaxed);
+    if (!ns || ns > SHORT_NS || prog->n_instr[1]) return false;
+    for (int i = 0; i < prog->n_ext; i++) {
+        dt_buf *b = p->buf[i];
+        if (b->device != w->device || (prog->ext[i].written && atomic_load(&b->read) != p->need[i])) return false;
+    }
+    return true;
+}
+
+void dt_worker_help(dt_worker *w, const dt_future *f) {
+    if (pthread_mutex_trylock(&w->role)) {
+        dt_worker_wake(w);
+        return;
+    }
+    bool more;
+    while ((more = atomic_load_explicit(&w->head, memory_order_relaxed) != atomic_load_explicit(&w->tail, memory_order_acquire)) &&
+           !dt_future_done(f) && is_short(w, &w->item[atomic_load_explicit(&w->head, memory_order_relaxed) % QUEUE]))
+        run_next(w);
+    pthread_mutex_unlock(&w->role);
+    if (more) dt_worker_wake(w);
 }
 
 uint32_t dt_worker_pending(const dt_worker *w) {
@@ -354,6 +420,7 @@ dt_status dt_worker_new(dt_device d, int team_max, int team, void (*wake)(void),
     w->backend = dt_backend_of(dt_device_kind(d));
     w->transport = &dt_transport_thread;
     w->wake = wake;
+    pthread_mutex_init(&w->role, NULL);
     dt_status s = w->backend ? dt_team_new(team_max, "dt-team", &w->team)
                              : dt_fail(DT_E_NOTIMPL, "device %s: this build has no such backend", dt_device_type_name(dt_device_kind(d)));
     if (!s) {
@@ -371,7 +438,7 @@ dt_status dt_worker_new(dt_device d, int team_max, int team, void (*wake)(void),
 
 void dt_worker_free(dt_worker *w) {
     if (!w) return;
-    while (!dt_worker_push(w, (dt_item){DT_ITEM_STOP, NULL})) dt_futex_wait(&w->head, atomic_load(&w->head), 1000);
+    while (!dt_worker_push(w, (dt_item){DT_ITEM_STOP, NULL}, true)) dt_futex_wait(&w->head, atomic_load(&w->head), 1000);
     pthread_join(w->thread, NULL);
     if (w->comm_started) {
         atomic_store(&w->comm_stop, true);

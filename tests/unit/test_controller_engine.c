@@ -1,4 +1,8 @@
 /* The engine without a client: records are written into the ring by hand, values are read back through futures. */
+#include <pthread.h>
+#include <unistd.h>
+
+#include "base/cpu.h"
 #include "controller/controller.h"
 #include "test.h"
 
@@ -58,10 +62,10 @@ static void drop(uint32_t id) {
     dt_ring_publish(dt_engine_ring());
 }
 
-static dt_status read_back(uint32_t id, const dt_meta *m, float *out) {
+static dt_future *fetch(uint32_t id, const dt_meta *m) {
     dt_hostbuf *b;
     dt_future *f;
-    if (dt_hostbuf_new((size_t)m->numel * 4, &b) || dt_future_new(b, m, &f)) return DT_E_NOMEM;
+    if (dt_hostbuf_new((size_t)m->numel * 4, &b) || dt_future_new(b, m, &f)) TEST_FAIL("%s", dt_error_message());
     dt_future_ref(f);
     uint64_t *w = dt_ring_reserve(dt_engine_ring(), 4);
     w[0] = DT_REC_HEADER(DT_REC_FETCH, 0, 0);
@@ -69,10 +73,19 @@ static dt_status read_back(uint32_t id, const dt_meta *m, float *out) {
     w[2] = (uint64_t)(uintptr_t)f;
     w[3] = 0;
     dt_ring_publish(dt_engine_ring());
-    dt_engine_flush();
-    while (!dt_future_wait(f, 1000000)) {}
+    return f;
+}
+
+static dt_status read_back(uint32_t id, const dt_meta *m, float *out) {
+    dt_future *f = fetch(id, m);
+    if (id % 3 == 0) { /* the engine's threads do it; else they or the one that waits */
+        dt_engine_flush();
+        while (!dt_future_wait(f, 1000000)) {}
+    } else {
+        while (!dt_engine_wait(f, 1000000)) {}
+    }
     dt_status s = dt_future_status(f);
-    if (!s) memcpy(out, b->data, (size_t)m->numel * 4);
+    if (!s) memcpy(out, f->buf->data, (size_t)m->numel * 4);
     dt_future_unref(f);
     return s;
 }
@@ -163,3 +176,90 @@ TEST(a_limit_fails_what_needs_more_and_nothing_else) {
     dt_engine_stop();
     free(big);
 }
+
+/* ---- several threads that record (one at a time), wait, and so do each other's work ----------------------------------------------------------- */
+static pthread_mutex_t recording = PTHREAD_MUTEX_INITIALIZER;
+static dt_call *doubled[2];
+static const dt_meta *doubled_meta[2];
+
+static void *readers_main(void *arg) {
+    int k = (int)(intptr_t)arg;
+    for (int i = 0; i < 400; i++) {
+        double two = 2;
+        uint64_t word;
+        memcpy(&word, &two, 8);
+        float x[12], y[12];
+        for (int j = 0; j < 12; j++) x[j] = (float)(i + j + k);
+        pthread_mutex_lock(&recording);
+        const dt_meta *m = doubled_meta[(k + i / 50) & 1];
+        uint32_t a = host(m, x), b = record(doubled[(k + i / 50) & 1], (uint64_t[]){a, word});
+        drop(a);
+        dt_future *f = fetch(b, m);
+        drop(b);
+        pthread_mutex_unlock(&recording);
+        while (!dt_engine_wait(f, 1000000)) {}
+        CHECK(dt_future_status(f) == DT_OK);
+        memcpy(y, f->buf->data, sizeof y);
+        for (int j = 0; j < 12; j++) CHECK(y[j] == 2 * x[j]);
+        dt_future_unref(f);
+        if (i % 60 == 59) usleep(200); /* the controller naps, or finds work on its own */
+    }
+    return NULL;
+}
+
+TEST(threads_that_wait_do_the_work) {
+    REQUIRE(dt_engine_start() == DT_OK);
+    const dt_mesh *mesh[2] = {dt_mesh_single(0), mesh_of(2)};
+    for (int k = 0; k < 2; k++) {
+        doubled_meta[k] = meta(mesh[k], 3, 4, k ? (dt_placement){DT_SHARD, 0, 0, 0} : (dt_placement)DT_R);
+        doubled[k] = call(&dt_op_mul, NULL, 2, (const dt_meta *[]){doubled_meta[k], dt_meta_wrapped(DT_float64)});
+    }
+    pthread_t t[3];
+    for (int k = 0; k < 3; k++) REQUIRE(pthread_create(&t[k], NULL, readers_main, (void *)(intptr_t)k) == 0);
+    for (int k = 0; k < 3; k++) pthread_join(t[k], NULL);
+    dt_engine_stop();
+}
+
+static void *late_main(void *arg) {
+    while (!dt_engine_wait(arg, 1000)) {}
+    dt_future_unref(arg);
+    return NULL;
+}
+
+TEST(the_engine_stops_beside_one_that_waits) {
+    for (int i = 0; i < 20; i++) {
+        REQUIRE(dt_engine_start() == DT_OK);
+        float x[12];
+        iota(x, 12);
+        const dt_meta *m = meta(dt_mesh_single(0), 3, 4, DT_R);
+        pthread_t t;
+        REQUIRE(pthread_create(&t, NULL, late_main, fetch(host(m, x), m)) == 0);
+        if (i & 1) usleep(50);
+        dt_engine_stop();
+        pthread_join(t, NULL);
+    }
+}
+
+#if defined(__x86_64__)
+TEST(helping_rounds_as_the_engine_does) {
+    REQUIRE(dt_engine_start() == DT_OK);
+    const dt_meta *m = meta(dt_mesh_single(0), 3, 4, DT_R);
+    dt_call *half = call(&dt_op_mul, NULL, 2, (const dt_meta *[]){m, dt_meta_wrapped(DT_float64)});
+    double h = 0.5;
+    uint64_t word;
+    memcpy(&word, &h, 8);
+    float x[12], y[12];
+    for (int i = 0; i < 12; i++) x[i] = 1.5e-38f; /* half of it is a denormal number */
+    uint32_t a = host(m, x), mine = dt_cpu_fp_mode(), flush = mine | 0x8040u;
+    for (int i = 0; i < 6; i++) {
+        dt_cpu_fp_mode_set(flush); /* denormals are zeros for this thread; the engine started without */
+        uint32_t b = record(half, (uint64_t[]){a, word});
+        dt_status s = read_back(b, m, y);
+        uint32_t after = dt_cpu_fp_mode();
+        dt_cpu_fp_mode_set(mine);
+        CHECK(s == DT_OK && after == flush);
+        for (int k = 0; k < 12; k++) CHECK(y[k] == x[k] * 0.5f && y[k] > 0);
+    }
+    dt_engine_stop();
+}
+#endif
