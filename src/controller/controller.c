@@ -281,7 +281,7 @@ bool dt_engine_drain(dt_engine *e, uint64_t until) {
         if (n > until - head) n = (size_t)(until - head);
         while (at < n && w[at] != DT_RING_WRAP && (len = on_record(e, w + at))) at += len;
         dt_ring_consume(&e->ring, at);
-        if (!len) return false; /* STOP stays: it is the controller thread's */
+        if (!len) return false;   /* STOP stays: it is the controller thread's */
         if (at == 0) return true; /* cannot happen: peek skips a leading WRAP */
     }
     return true;

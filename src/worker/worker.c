@@ -399,8 +399,8 @@ void dt_worker_help(dt_worker *w, const dt_future *f) {
         return;
     }
     bool more;
-    while ((more = atomic_load_explicit(&w->head, memory_order_relaxed) != atomic_load_explicit(&w->tail, memory_order_acquire)) &&
-           !dt_future_done(f) && is_short(w, &w->item[atomic_load_explicit(&w->head, memory_order_relaxed) % QUEUE]))
+    while ((more = atomic_load_explicit(&w->head, memory_order_relaxed) != atomic_load_explicit(&w->tail, memory_order_acquire)) && !dt_future_done(f) &&
+           is_short(w, &w->item[atomic_load_explicit(&w->head, memory_order_relaxed) % QUEUE]))
         run_next(w);
     pthread_mutex_unlock(&w->role);
     if (more) dt_worker_wake(w);

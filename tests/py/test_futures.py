@@ -159,3 +159,28 @@ def test_ctrl_c_interrupts_a_wait():
     """)
     got = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=100, env=os.environ)
     assert got.stdout.split() == ["interrupted", "True"], got
+
+
+def test_threads_read_beside_each_other():
+    """Whoever waits does the work; also a thread whose stack has no room for that."""
+    wrong, size = [], threading.stack_size()
+
+    def read(k):
+        for i in range(200):
+            if (dtorch.tensor([float(i)]) * k + 1).item() != i * k + 1:
+                wrong.append((k, i))
+
+    try:
+        threading.stack_size(512 << 10)
+        small = [threading.Thread(target=read, args=(k,)) for k in range(2)]
+        for t in small:
+            t.start()
+    finally:
+        threading.stack_size(size)
+    big = [threading.Thread(target=read, args=(k,)) for k in range(2, 4)]
+    for t in big:
+        t.start()
+    read(5)
+    for t in small + big:
+        t.join()
+    assert not wrong
