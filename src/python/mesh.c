@@ -346,6 +346,22 @@ static int set_topology(PyObject *self, PyObject *v, void *x) {
     return -1;
 }
 
+/* `dtorch-run` goes on with fewer nodes than asked for ("3/4"): the dimension named "dp" shrinks in proportion, to one at least. */
+static void shrink(PyObject *names, int ndim, int64_t *dims) {
+    const char *nodes = getenv("DTORCH_RUN_NODES");
+    int now, asked;
+    if (!nodes || sscanf(nodes, "%d/%d", &now, &asked) != 2 || now < 1 || now >= asked || !PySequence_Check(names)) return;
+    for (int d = 0; d < ndim; d++) {
+        PyObject *name = PySequence_GetItem(names, d);
+        if (name && PyUnicode_Check(name) && PyUnicode_CompareWithASCIIString(name, "dp") == 0) {
+            int64_t smaller = dims[d] * now / asked;
+            dims[d] = dims[d] > 1 && smaller < 1 ? 1 : smaller;
+        }
+        PyErr_Clear();
+        Py_XDECREF(name);
+    }
+}
+
 static PyObject *init_device_mesh(PyObject *mod, PyObject *args, PyObject *kw) {
     static char *keys[] = {"device_type", "mesh_shape", "mesh_dim_names", "topology", NULL};
     PyObject *type, *shape, *names = Py_None, *topology = Py_None;
@@ -356,6 +372,7 @@ static PyObject *init_device_mesh(PyObject *mod, PyObject *args, PyObject *kw) {
     if (device_type_of(type, &t) < 0) return NULL;
     int r = dt_py_to_ints(shape, dims, DT_MAX_MESH_DIM, &ndim);
     if (r == 0) return PyErr_Format(PyExc_TypeError, "init_device_mesh(): argument 'mesh_shape' must be a tuple of ints, not %s", dt_py_type_name(shape));
+    if (r > 0) shrink(names, ndim, dims);
     PyObject *m = r < 0 ? NULL : mesh_make(t, ndim, dims, NULL, names);
     if (m && topology != Py_None && set_wires((py_mesh *)m, topology) < 0) Py_CLEAR(m);
     return m;
