@@ -11,6 +11,7 @@
 #include "base/cpu.h"
 #include "comm/net.h"
 #include "controller/engine.h"
+#include "controller/remat.h"
 #include "controller/remote.h"
 #include "passes/options.h"
 #include "plan/trace.h"
@@ -202,7 +203,8 @@ static void on_fetch(const uint64_t *w) {
     uint32_t site = (uint32_t)w[3];
     dt_engine_dispatch();
     dt_gvalue *v = value_at((uint32_t)w[1]);
-    if (!v || !v->ready || !v->part) {
+    dt_status again = v && v->evicted ? dt_remat_bring(v) : DT_OK;
+    if (again || !v || !v->ready || !v->part) {
         atomic_store(&f->parts, 1);
         part_failed(f, DT_E_NOMEM, site, "the value could not be made: out of host memory");
         dt_future_unref(f);
@@ -235,21 +237,29 @@ static void on_sync(dt_future *f) {
     dt_future_unref(f);
 }
 
-static void on_limit(dt_device d, int64_t bytes) {
-    dt_device_state *s;
+static void on_limit(dt_device d, int64_t bytes, uint32_t what) {
     dt_engine_dispatch();
-    if (!dt_device_here(d))
+    if (what)
+        dt_budget_set(d, bytes, what == 2);
+    else if (!dt_device_here(d))
         dt_remote_limit(d, bytes);
-    else if (dt_device_get(d, &s) == DT_OK)
-        s->alloc.stats.limit = bytes;
+    else
+        dt_limit_set(d, bytes);
 }
 
-static void on_stats(dt_device d, dt_memory_stats *out, dt_future *f) {
+static void on_stats(dt_device d, dt_memory_stats *out, dt_future *f, bool new_peaks) {
     dt_device_state *s;
     dt_engine_dispatch();
     atomic_store(&f->parts, 1);
     if (dt_remote_stats(d, out, f)) return;
-    if (dt_device_get(d, &s) == DT_OK) *out = s->alloc.stats;
+    if (dt_device_get(d, &s) == DT_OK) {
+        dt_memory_stats *m = &s->alloc.stats;
+        *out = *m;
+        if (new_peaks) {
+            m->allocated_peak = m->allocated;
+            m->reserved_peak = m->reserved;
+        }
+    }
     dt_future_part(f, NULL);
     dt_future_unref(f);
 }
@@ -263,8 +273,8 @@ static size_t on_record(dt_engine *e, const uint64_t *w) {
     case DT_REC_HOST: on_host(w); return 5;
     case DT_REC_FETCH: on_fetch(w); return 4;
     case DT_REC_SYNC: on_sync((dt_future *)(uintptr_t)w[1]); return 2;
-    case DT_REC_LIMIT: on_limit((dt_device)w[1], (int64_t)w[2]); return 3;
-    case DT_REC_STATS: on_stats((dt_device)w[1], (dt_memory_stats *)(uintptr_t)w[2], (dt_future *)(uintptr_t)w[3]); return 4;
+    case DT_REC_LIMIT: on_limit((dt_device)w[1], (int64_t)w[2], n_in); return 3;
+    case DT_REC_STATS: on_stats((dt_device)w[1], (dt_memory_stats *)(uintptr_t)w[2], (dt_future *)(uintptr_t)w[3], n_in); return 4;
     case DT_REC_STOP: break;
     }
     return 0;
@@ -303,8 +313,8 @@ static void *controller_main(void *arg) {
             naps = 0;
         else {
             naps++;
-            if (!dt_devices_pending()) { /* the client pauses and the workers are idle */
-                if (e->graph.n) dt_engine_dispatch();
+            if (!dt_devices_pending()) {                           /* the client pauses and the workers are idle */
+                if (e->graph.n && !e->remat) dt_engine_dispatch(); /* what is given up under a budget is a function of the stream alone */
                 if (dt_order_pending() && naps >= ORDER_NAPS) dt_order_idle();
             }
         }

@@ -7,6 +7,7 @@
 #include <string.h>
 
 #include "controller/engine.h"
+#include "controller/remat.h"
 #include "controller/remote.h"
 #include "passes/options.h"
 #include "plan/trace.h"
@@ -211,21 +212,39 @@ static void mark_named(const dt_graph *g) {
     for (int i = 0; i < g->n; i++) {
         for (int k = 0; k < g->node[i].call->n_in; k++) {
             dt_gvalue *v = g->node[i].in[k];
-            if (v) v->named = v->client || v->uses > v->inner;
+            if (v) v->named = v->client || v->uses > v->inner || v->wanted;
         }
         for (int k = 0; k < g->node[i].call->n_out; k++) {
             dt_gvalue *v = g->node[i].out[k];
-            v->named = v->client || v->uses > v->inner;
+            v->named = v->client || v->uses > v->inner || v->wanted;
         }
     }
+}
+
+/* The plan, and memory for it where a budget says how much there is. What is evicted wants its inputs to stay: then names are others. */
+static dt_status find_plan(dt_engine *e, dt_graph *g, dt_plan **p) {
+    if (DT_UNLIKELY(dt_options_get()->evict && !g->later)) dt_budget_shake();
+    mark_named(g);
+    if (DT_UNLIKELY(e->n_evicted)) {
+        dt_pass_dead(g);
+        DT_TRY(dt_remat_restore(g));
+        mark_named(g);
+    }
+    DT_TRY(plan_of(e, g, p));
+    for (bool evicted = e->remat; evicted;) {
+        DT_TRY(dt_budget_fit(g, *p, &evicted));
+        if (!evicted) break;
+        mark_named(g);
+        DT_TRY(plan_of(e, g, p));
+    }
+    return DT_OK;
 }
 
 static dt_status run_graph(dt_engine *e, dt_graph *g) {
     dt_plan *p;
     dt_binding b = {0};
     uint64_t begin = dt_tracing() ? dt_trace_now() : 0, hits = e->stats.plan_hits;
-    mark_named(g);
-    DT_TRY(plan_of(e, g, &p));
+    DT_TRY(find_plan(e, g, &p));
     if (dt_the_devices.n_held) dt_bufs_throttle();
     dt_status s = bind_run(g, p, &b);
     if (s == DT_E_NOMEM && dt_the_devices.n_held) { /* memory that was only waiting for its readers */
@@ -242,24 +261,24 @@ static dt_status run_graph(dt_engine *e, dt_graph *g) {
 
 /* ---- after a subgraph -------------------------------------------------------------------------------------------------------------------- */
 /* Inputs lose a use; external values that nobody needs any more go. Then the subgraph's own values: those neither named nor used go too. */
-static void release_graph(dt_engine *e, dt_graph *g) {
-    for (int i = 0; i < g->n; i++)
+static void release_nodes(dt_engine *e, dt_graph *g, int from) {
+    for (int i = from; i < g->n; i++)
         for (int k = 0; k < g->node[i].call->n_in; k++) {
             dt_gvalue *v = g->node[i].in[k];
             if (!v) continue;
             v->uses--;
             if (v->node < 0) dt_gvalue_release(v);
         }
-    for (int i = 0; i < g->n; i++) {
+    for (int i = from; i < g->n; i++) {
         dt_gnode *n = &g->node[i];
         for (int k = 0; k < n->call->n_out; k++) {
             n->out[k]->node = -1;
-            if (!n->out[k]->client && !n->out[k]->uses) dt_gvalue_free(n->out[k]);
+            dt_gvalue_release(n->out[k]);
         }
         e->stats.nodes_dead += !n->live;
         dt_call_unref(n->call);
     }
-    dt_graph_clear(g);
+    g->n = from;
 }
 
 static void poison_node(dt_gnode *n, dt_status s) {
@@ -305,6 +324,35 @@ static void run_one_by_one(dt_engine *e, dt_graph *g) {
     }
 }
 
+static void poison_all(dt_graph *g, dt_status s) {
+    if (s == DT_E_NOMEM) dt_engine_explain_oom();
+    for (int i = 0; i < g->n; i++)
+        if (g->node[i].live) poison_node(&g->node[i], s);
+}
+
+/* Under a budget a subgraph that does not fit is dispatched in two parts, and these again, so that what is needed between them may be evicted and
+ * made again. False: it cannot be cut. */
+static bool run_halves(dt_engine *e, dt_graph *g) {
+    int live = 0;
+    dt_graph rest;
+    while (live < g->n && g->node[live].live) live++;
+    for (int i = live; i < g->n; i++)
+        if (g->node[i].live) return false; /* it failed before its nodes were sorted: out of host memory */
+    if (live < 2 || dt_graph_init(&rest)) return false;
+    if (dt_graph_split(g, live / 2, live, &rest)) {
+        dt_graph_fini(&rest);
+        return false;
+    }
+    release_nodes(e, g, live / 2); /* dead ones */
+    rest.later = g->later;
+    g->later = &rest;
+    dt_engine_dispatch_graph(g);
+    g->later = rest.later;
+    dt_engine_dispatch_graph(&rest);
+    dt_graph_fini(&rest);
+    return true;
+}
+
 void dt_engine_dispatch(void) {
     dt_engine *e = &dt_the_engine;
     e->cut = false;
@@ -317,10 +365,16 @@ void dt_engine_dispatch_graph(dt_graph *g) {
     dt_engine *e = &dt_the_engine;
     if (!g->n) return;
     dt_status s = run_graph(e, g);
-    if (s && g->n == 1) {
+    if (s && e->remat) {
+        if (run_halves(e, g)) return;
+        poison_all(g, s);
+    } else if (s && g->n == 1) {
         if (s == DT_E_NOMEM) dt_engine_explain_oom();
         poison_node(&g->node[0], s);
     } else if (s)
         run_one_by_one(e, g);
-    release_graph(e, g);
+    else if (e->remat || e->n_evicted)
+        dt_remat_record(g);
+    release_nodes(e, g, 0);
+    dt_graph_clear(g);
 }

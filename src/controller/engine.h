@@ -19,6 +19,12 @@ typedef struct dt_engine {
     dt_graph graph;
     bool cut;         /* dispatch before the next call */
     uint64_t rolling; /* hash of the last calls, for cuts that depend on content only */
+    /* memory budgets: remat.h */
+    bool remat;         /* some device has a budget or a limit: recipes are kept */
+    uint32_t n_evicted; /* values without memory */
+    uint32_t pin, walk; /* stamps */
+    uint64_t calls;     /* dispatched while budgets are on */
+    dt_gvalue *with_recipe, *last_recipe;
     /* plans */
     dt_htab plans;
     uint64_t clock;
@@ -37,7 +43,8 @@ void dt_engine_explain_oom(void); /* oom.c: adds the largest live tensors to the
 
 /* values.c */
 dt_gvalue *dt_gvalue_new(const dt_meta *meta);
-void dt_gvalue_free(dt_gvalue *v);              /* its parts and itself */
+void dt_gvalue_free(dt_gvalue *v); /* its parts and itself */
+void dt_gvalue_parts_free(dt_gvalue *v);
 void dt_gvalue_release(dt_gvalue *v);           /* frees it if nobody needs it any more */
 dt_status dt_gvalue_parts(dt_gvalue *v) DT_WUR; /* allocates the array of parts */
 dt_part *dt_part_new(int ndim, const int64_t *stride);
@@ -46,6 +53,7 @@ void dt_gvalue_poison(dt_gvalue *v, dt_error_t *e);
 /* A value of host memory: its parts are views of that memory. */
 dt_status dt_gvalue_from_host(dt_gvalue *v, dt_hostbuf *h) DT_WUR;
 
+double dt_call_cost(dt_call *c); /* order.c: seconds of a device, from shapes alone */
 /* order.c: a stream over several meshes is cut into segments, and these are dispatched in the order a simulated machine would begin them */
 bool dt_order_active(const dt_mesh *m); /* a call on m arrives: does it go to a segment? */
 /* The subgraph that the call goes to, and its segment; NULL: out of host memory. in: the record's inputs. */

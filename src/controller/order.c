@@ -123,7 +123,7 @@ static bool add_dep(segment *s, uint32_t id) {
 }
 
 /* ---- costs: seconds of a device, from shapes alone ------------------------------------------------------------------------------------------------ */
-static double call_cost(dt_call *c) {
+double dt_call_cost(dt_call *c) {
     enum { FLOPS = 20, BYTES = 5 }; /* 1e9 a second; what matters is their ratio */
     if (c->cost > 0) return (double)c->cost - 1;
     double bytes = 0, flops = 0, share = 1;
@@ -461,7 +461,7 @@ dt_graph *dt_order_graph(dt_call *c, const uint64_t *in, uint32_t *id) {
         return NULL;
     }
     s->kind = dt_hash_mix(s->kind, (uint64_t)(uintptr_t)c->op);
-    s->cost += call_cost(c);
+    s->cost += dt_call_cost(c);
     s->alive += c->n_out;
     nodes_pending++;
     *id = s->id;

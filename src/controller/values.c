@@ -2,6 +2,7 @@
 #include <string.h>
 
 #include "controller/engine.h"
+#include "controller/remat.h"
 #include "controller/remote.h"
 
 dt_gvalue *dt_gvalue_new(const dt_meta *meta) {
@@ -23,7 +24,7 @@ dt_part *dt_part_new(int ndim, const int64_t *stride) {
     return p;
 }
 
-static void free_parts(dt_gvalue *v) {
+void dt_gvalue_parts_free(dt_gvalue *v) {
     for (int i = 0; v->part && i < v->meta->mesh->n; i++) {
         if (!v->part[i]) continue;
         if (v->part[i]->buf) dt_buf_drop(v->part[i]->buf);
@@ -35,13 +36,18 @@ static void free_parts(dt_gvalue *v) {
 
 void dt_gvalue_free(dt_gvalue *v) {
     if (DT_UNLIKELY(v->segment)) dt_order_value_freed(v);
-    free_parts(v);
+    if (DT_UNLIKELY(v->recipe != NULL)) dt_remat_forget(v);
+    dt_gvalue_parts_free(v);
     v->part = (dt_part **)dt_the_engine.free_values;
     dt_the_engine.free_values = v;
 }
 
 void dt_gvalue_release(dt_gvalue *v) {
-    if (!v->client && !v->uses && v->ready) dt_gvalue_free(v);
+    if (v->client || v->uses || v->node >= 0) return;
+    if (DT_UNLIKELY(v->holds || v->recipe))
+        dt_remat_release(v);
+    else
+        dt_gvalue_free(v);
 }
 
 dt_status dt_gvalue_parts(dt_gvalue *v) {
@@ -50,7 +56,8 @@ dt_status dt_gvalue_parts(dt_gvalue *v) {
 }
 
 void dt_gvalue_poison(dt_gvalue *v, dt_error_t *e) {
-    free_parts(v);
+    if (DT_UNLIKELY(v->recipe != NULL)) dt_remat_forget(v);
+    dt_gvalue_parts_free(v);
     v->ready = true;
     v->layout = 0;
     if (dt_gvalue_parts(v)) return; /* no parts: reads fail with the out-of-memory error */

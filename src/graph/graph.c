@@ -44,6 +44,26 @@ dt_gnode *dt_graph_add(dt_graph *g, dt_call *call, uint32_t site) {
     return n;
 }
 
+dt_status dt_graph_split(dt_graph *g, int from, int to, dt_graph *rest) {
+    for (int i = from; i < to; i++) {
+        const dt_gnode *n = &g->node[i];
+        const dt_call *c = n->call;
+        dt_gnode *m = dt_graph_add(rest, n->call, n->site);
+        if (!m) return dt_fail(DT_E_NOMEM, "subgraph: out of host memory");
+        m->again = n->again;
+        if (c->n_in) memcpy(m->in, n->in, sizeof *m->in * c->n_in);
+        if (c->n_in) memcpy(m->number, n->number, sizeof *m->number * c->n_in);
+        if (c->n_out) memcpy(m->out, n->out, sizeof *m->out * c->n_out);
+    }
+    for (int i = 0; i < rest->n; i++)
+        for (int k = 0; k < rest->node[i].call->n_out; k++) rest->node[i].out[k]->node = i;
+    memmove(g->node + from, g->node + to, sizeof *g->node * (size_t)(g->n - to));
+    g->n -= to - from;
+    for (int i = from; i < g->n; i++)
+        for (int k = 0; k < g->node[i].call->n_out; k++) g->node[i].out[k]->node = i;
+    return DT_OK;
+}
+
 dt_status dt_graph_verify(const dt_graph *g) {
     for (int i = 0; i < g->n; i++) {
         const dt_gnode *n = &g->node[i];

@@ -33,12 +33,20 @@ typedef struct dt_gvalue {
     int32_t node; /* producer, -1: external */
     uint32_t out;
     int32_t index; /* external: its number among the subgraph's external values; -1 not numbered yet */
+    /* under a memory budget (controller/remat.h); 0 otherwise */
+    struct dt_recipe *recipe;         /* how to make it again; NULL: it cannot be */
+    bool evicted, demands;            /* it has no memory but its recipe; somebody may ask for it, so its recipe's inputs must stay */
+    uint32_t holds, wanted;           /* recipes that read it; of those, of evicted values that may be asked for */
+    uint32_t pin, group;              /* while looking for memory */
+    uint64_t used_at;                 /* the last call that made or read it, counted as they are dispatched */
+    struct dt_gvalue *before, *after; /* all that have a recipe, in the order in which they were made */
+    struct dt_gvalue *beside;         /* while looking for memory: another value in the same buffer */
 } dt_gvalue;
 
 typedef struct dt_gnode {
     dt_call *call; /* referenced */
     uint32_t site;
-    bool live;
+    bool live, again; /* again: makes values that were evicted */
     dt_gvalue **in;   /* (n_in,) NULL for numbers and absent inputs */
     uint64_t *number; /* (n_in,) */
     dt_gvalue **out;  /* (n_out,) */
@@ -52,12 +60,15 @@ typedef struct dt_graph {
     dt_gvalue **ext; /* external values, numbered by dt_graph_key */
     uint64_t *key;   /* what a cached plan is found by */
     size_t n_key, cap_key;
+    struct dt_graph *later; /* what was split off this subgraph and is dispatched after it */
 } dt_graph;
 
 dt_status dt_graph_init(dt_graph *g) DT_WUR;
 void dt_graph_fini(dt_graph *g);
 void dt_graph_clear(dt_graph *g);                                         /* forget the nodes (their values and calls are the caller's) */
 dt_gnode *dt_graph_add(dt_graph *g, dt_call *call, uint32_t site) DT_WUR; /* NULL: out of host memory */
+/* Nodes [from, to) move to `rest`, an empty graph; those behind them close up. */
+dt_status dt_graph_split(dt_graph *g, int from, int to, dt_graph *rest) DT_WUR;
 /* Check that inputs come before their users and shapes agree with the calls. Debug builds run it after each pass. */
 dt_status dt_graph_verify(const dt_graph *g) DT_WUR;
 void dt_graph_print(const dt_graph *g, dt_str *s);

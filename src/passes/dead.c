@@ -11,6 +11,6 @@ void dt_pass_dead(dt_graph *g) {
         n->live = live;
         if (!live) continue;
         for (int k = 0; k < n->call->n_in; k++)
-            if (n->in[k] && !n->in[k]->ready) g->node[n->in[k]->node].live = true;
+            if (n->in[k] && n->in[k]->node >= 0) g->node[n->in[k]->node].live = true;
     }
 }

@@ -25,20 +25,26 @@ static dt_status switch_off(const char *name, size_t n) {
     return dt_fail(DT_E_VALUE, "DTORCH_OFF: '%.*s' is not a pass: dead, cse, fuse, reuse, overlap, cache, order, bucket are", (int)n, name);
 }
 
+static dt_status read_number(const char *name, uint32_t *out) {
+    const char *text = getenv(name);
+    if (!text || !*text) return DT_OK;
+    char *end;
+    long n = strtol(text, &end, 10);
+    if (*end || n < 1 || n > 1000000) return dt_fail(DT_E_VALUE, "%s: '%s' is not legal: a number from 1 to 1000000 is", name, text);
+    *out = (uint32_t)n;
+    return DT_OK;
+}
+
 dt_status dt_options_load(void) {
-    options = (dt_options){true, true, true, true, true, true, true, true, 0};
-    const char *off = getenv("DTORCH_OFF"), *flush = getenv("DTORCH_FLUSH");
+    options = (dt_options){true, true, true, true, true, true, true, true, 0, 0};
+    const char *off = getenv("DTORCH_OFF");
     while (off && *off) {
         size_t n = strcspn(off, ", ");
         if (n) DT_TRY(switch_off(off, n));
         off += n + (off[n] != 0);
     }
-    if (!flush || !*flush) return DT_OK;
-    char *end;
-    long n = strtol(flush, &end, 10);
-    if (*end || n < 1 || n > 1000000) return dt_fail(DT_E_VALUE, "DTORCH_FLUSH: '%s' is not legal: a number from 1 to 1000000 is", flush);
-    options.flush = (uint32_t)n;
-    return DT_OK;
+    DT_TRY(read_number("DTORCH_FLUSH", &options.flush));
+    return read_number("DTORCH_EVICT", &options.evict);
 }
 
 const dt_options *dt_options_get(void) { return &options; }

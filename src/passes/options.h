@@ -2,6 +2,7 @@
  *
  *   DTORCH_OFF=fuse,cse      names of passes to leave out: dead, cse, fuse, reuse, overlap, cache, order, bucket
  *   DTORCH_FLUSH=N           cut the stream at random, after N calls on average, besides the usual places
+ *   DTORCH_EVICT=N           before each dispatch, take the memory of one in N values that can be made again (controller/remat.h)
  *
  * Threads: set before the controller's thread starts, constant afterwards. */
 #ifndef DT_PASSES_OPTIONS_H
@@ -18,7 +19,7 @@ typedef struct dt_options {
     bool overlap; /* collectives run beside compute */
     bool cache;   /* plans are found again */
     bool order;   /* work on several meshes is interleaved (controller/order.c) */
-    uint32_t flush;
+    uint32_t flush, evict;
 } dt_options;
 
 dt_status dt_options_load(void) DT_WUR;

@@ -34,7 +34,8 @@ typedef struct dt_buf {
      * all reads before it. Both are for runs pushed earlier, so nobody waits in a circle. Futex words. */
     uint32_t n_written, n_read;
     _Atomic uint32_t written, read, waiting;
-    bool held; /* no value lies in it, but it is still read elsewhere */
+    bool held;      /* no value lies in it, but it is still read elsewhere */
+    uint32_t group; /* controller, while it looks for memory */
 } dt_buf;
 
 typedef struct dt_operand {

@@ -7,8 +7,8 @@
  *   HOST    header, dt_meta *, site, id, dt_hostbuf *       a value from host memory (contiguous, global); the ring owns one reference
  *   FETCH   header, id, dt_future *, site                   read a value into the future's buffer; the ring owns one reference
  *   SYNC    header, dt_future *                             completes when all work before it is done
- *   LIMIT   header, device, bytes                           set a device's memory limit (0: none)
- *   STATS   header, device, dt_stats *, dt_future *         fill in memory statistics
+ *   LIMIT   header, device, bytes                           set a device's memory limit (0: none); n_in 1: its budget; n_in 2: every device's
+ *   STATS   header, device, dt_stats *, dt_future *         fill in memory statistics; n_in 1: and begin new peaks
  *   STOP    header
  *
  * A value id names a value from the record that makes it until its DROP; ids are reused afterwards. 0 is no value. dt_call, dt_meta: the
@@ -83,6 +83,8 @@ typedef struct dt_memory_stats {
     int64_t allocated, allocated_peak; /* bytes of live values and temporaries */
     int64_t reserved, reserved_peak;   /* bytes obtained from the device */
     int64_t limit, n_alloc, n_oom;
+    int64_t budget;                 /* beyond it values are given up and computed again; 0: none */
+    int64_t evicted, evicted_bytes; /* buffers given up so far */
 } dt_memory_stats;
 
 #endif

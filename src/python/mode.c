@@ -201,7 +201,7 @@ static int device_arg(PyObject *o, dt_device *d) {
     return r > 0 ? 0 : -1;
 }
 /* Ask the controller; the answer lies in the future's buffer, which outlives an interrupted wait. */
-static dt_status stats_request(dt_device d, dt_future **out) {
+static dt_status stats_request(dt_device d, bool new_peaks, dt_future **out) {
     dt_hostbuf *b;
     dt_future *f;
     DT_TRY(dt_engine_start());
@@ -210,7 +210,7 @@ static dt_status stats_request(dt_device d, dt_future **out) {
     DT_TRY(dt_future_new(b, NULL, &f));
     dt_future_ref(f);
     uint64_t *w = dt_ring_reserve(dt_engine_ring(), 4);
-    w[0] = DT_REC_HEADER(DT_REC_STATS, 0, 0);
+    w[0] = DT_REC_HEADER(DT_REC_STATS, new_peaks, 0);
     w[1] = d;
     w[2] = (uint64_t)(uintptr_t)b->data;
     w[3] = (uint64_t)(uintptr_t)f;
@@ -219,10 +219,10 @@ static dt_status stats_request(dt_device d, dt_future **out) {
     *out = f;
     return DT_OK;
 }
-static dt_status limit_request(dt_device d, int64_t bytes) {
+static dt_status limit_request(dt_device d, int64_t bytes, int what) {
     DT_TRY(dt_engine_start());
     uint64_t *w = dt_ring_reserve(dt_engine_ring(), 3);
-    w[0] = DT_REC_HEADER(DT_REC_LIMIT, 0, 0);
+    w[0] = DT_REC_HEADER(DT_REC_LIMIT, what, 0);
     w[1] = d;
     w[2] = (uint64_t)bytes;
     dt_ring_publish(dt_engine_ring());
@@ -233,14 +233,26 @@ static PyObject *memory_stats(PyObject *m, PyObject *args) {
     dt_device d;
     dt_future *f;
     if (!PyArg_ParseTuple(args, "|O:memory_stats", &o) || device_arg(o, &d) < 0) return NULL;
-    DT_PY_CHECK(stats_request(d, &f));
+    DT_PY_CHECK(stats_request(d, false, &f));
     int r = dt_py_wait(f);
     dt_memory_stats s = *(dt_memory_stats *)f->buf->data;
     dt_future_unref(f);
     if (r < 0) return NULL;
-    return Py_BuildValue("{s:L,s:L,s:L,s:L,s:L,s:L,s:L}", "allocated", (long long)s.allocated, "allocated_peak", (long long)s.allocated_peak, "reserved",
-                         (long long)s.reserved, "reserved_peak", (long long)s.reserved_peak, "limit", (long long)s.limit, "n_alloc", (long long)s.n_alloc,
-                         "n_oom", (long long)s.n_oom);
+    return Py_BuildValue("{s:L,s:L,s:L,s:L,s:L,s:L,s:L,s:L,s:L,s:L}", "allocated", (long long)s.allocated, "allocated_peak", (long long)s.allocated_peak,
+                         "reserved", (long long)s.reserved, "reserved_peak", (long long)s.reserved_peak, "limit", (long long)s.limit, "n_alloc",
+                         (long long)s.n_alloc, "n_oom", (long long)s.n_oom, "budget", (long long)s.budget, "evicted", (long long)s.evicted, "evicted_bytes",
+                         (long long)s.evicted_bytes);
+}
+static PyObject *reset_peak_memory_stats(PyObject *m, PyObject *args) {
+    PyObject *o = NULL;
+    dt_device d;
+    dt_future *f;
+    if (!PyArg_ParseTuple(args, "|O:reset_peak_memory_stats", &o) || device_arg(o, &d) < 0) return NULL;
+    DT_PY_CHECK(stats_request(d, true, &f));
+    int r = dt_py_wait(f);
+    dt_future_unref(f);
+    if (r < 0) return NULL;
+    Py_RETURN_NONE;
 }
 static PyObject *set_memory_limit(PyObject *m, PyObject *args) {
     PyObject *o, *bytes;
@@ -249,7 +261,19 @@ static PyObject *set_memory_limit(PyObject *m, PyObject *args) {
     long long n = bytes == Py_None ? 0 : PyLong_AsLongLong(bytes);
     if (n == -1 && PyErr_Occurred()) return NULL;
     if (n < 0) return PyErr_Format(PyExc_ValueError, "set_memory_limit(): bytes must be None or at least 0, got %lld", n);
-    DT_PY_CHECK(limit_request(d, n));
+    DT_PY_CHECK(limit_request(d, n, 0));
+    Py_RETURN_NONE;
+}
+static PyObject *set_memory_budget(PyObject *m, PyObject *args, PyObject *kw) {
+    static char *names[] = {"bytes", "device", NULL};
+    PyObject *o = NULL, *bytes;
+    dt_device d;
+    if (!PyArg_ParseTupleAndKeywords(args, kw, "O|O:set_memory_budget", names, &bytes, &o) || device_arg(o, &d) < 0) return NULL;
+    long long n = bytes == Py_None ? 0 : PyLong_AsLongLong(bytes);
+    if (n == -1 && PyErr_Occurred()) return NULL;
+    if (n < 0 || (n == 0 && bytes != Py_None)) return PyErr_Format(PyExc_ValueError, "set_memory_budget(): bytes must be None or at least 1, got %lld", n);
+    if (!dt_device_here(d)) return PyErr_Format(PyExc_NotImplementedError, "set_memory_budget(): a device of another node cannot have a budget yet");
+    DT_PY_CHECK(limit_request(d, n, o && o != Py_None ? 1 : 2));
     Py_RETURN_NONE;
 }
 static PyObject *comm_entries(PyObject *m, PyObject *none) {
@@ -384,6 +408,11 @@ static PyMethodDef functions[] = {
     {"memory_stats", memory_stats, METH_VARARGS,
      "memory_stats(device=None): bytes allocated and reserved, their peaks, the limit. Waits for work submitted so far."},
     {"set_memory_limit", set_memory_limit, METH_VARARGS, "set_memory_limit(device, bytes): what the device may hold; None: no limit."},
+    {"reset_peak_memory_stats", reset_peak_memory_stats, METH_VARARGS, "reset_peak_memory_stats(device=None): peaks begin anew from what is held now."},
+    {"set_memory_budget", (PyCFunction)(void (*)(void))set_memory_budget, METH_VARARGS | METH_KEYWORDS,
+     "set_memory_budget(bytes, device=None): bytes that values and temporaries of a device (None: of each device) may take together; None: no\n"
+     "budget. Beyond it values are given up and computed again when they are read, with the same bits. Raises OutOfMemoryError, at the read of what\n"
+     "could not be made, where even that does not suffice."},
     {"_comm_entries", comm_entries, METH_NOARGS, NULL},
     {"_order_log", order_log, METH_NOARGS, NULL},
     {"_comm_devices", comm_devices, METH_NOARGS, NULL},

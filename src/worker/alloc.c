@@ -16,6 +16,12 @@ static int class_of(size_t bytes, size_t *rounded) {
     return c < DT_SIZE_CLASSES ? c : DT_SIZE_CLASSES - 1;
 }
 
+size_t dt_alloc_rounded(size_t bytes) {
+    size_t want;
+    class_of(bytes, &want);
+    return want;
+}
+
 void dt_alloc_init(dt_alloc *a, const dt_backend *b, void (*quiesce)(void)) { *a = (dt_alloc){.backend = b, .quiesce = quiesce}; }
 
 static void trim(dt_alloc *a, size_t keep) { /* largest classes first */
@@ -60,7 +66,8 @@ dt_status dt_alloc_get(dt_alloc *a, size_t *bytes, void **out) {
             a->spare = f;
             goto got;
         }
-    if (s->limit && s->reserved + (int64_t)want > s->limit) trim(a, 0);
+    int64_t cap = dt_alloc_cap(a), spare = cap - s->allocated - (int64_t)want;
+    if (cap && s->reserved + (int64_t)want > cap) trim(a, spare > 0 ? (size_t)spare : 0);
     int64_t cached = s->reserved - s->allocated;
     if (cached > KEEP_BYTES && cached > s->allocated) trim(a, KEEP_BYTES / 2);
     *out = a->backend->alloc(want);

@@ -28,5 +28,10 @@ void dt_alloc_fini(dt_alloc *a);
 /* *bytes is rounded up to what was reserved. E_NOMEM names the sizes. */
 dt_status dt_alloc_get(dt_alloc *a, size_t *bytes, void **out) DT_WUR;
 void dt_alloc_put(dt_alloc *a, void *p, size_t bytes);
+size_t dt_alloc_rounded(size_t bytes);                  /* what dt_alloc_get reserves */
+static inline int64_t dt_alloc_cap(const dt_alloc *a) { /* the lower of limit and budget; 0: none */
+    int64_t l = a->stats.limit, b = a->stats.budget;
+    return !l || (b && b < l) ? b : l;
+}
 
 #endif

@@ -46,6 +46,7 @@ dt_status dt_device_get(dt_device d, dt_device_state **out) {
         int cores = dt_cpu_cores(), max = dt_devices_threads() > cores ? dt_devices_threads() : cores;
         DT_TRY(dt_worker_new(d, e->n_started == 0 ? max : max / (e->n_started + 1), 1, worker_idle, &s->worker));
         if (!s->alloc.backend) dt_alloc_init(&s->alloc, b, dt_devices_quiesce);
+        if (!s->alloc.stats.budget) s->alloc.stats.budget = e->budget;
         e->n_started++;
         shared_threads = dt_devices_threads();
         share_cores(e);

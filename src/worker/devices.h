@@ -20,7 +20,8 @@ typedef struct dt_device_state {
 typedef struct dt_devices {
     dt_device_state *device[DT_DEVICE_TYPES]; /* (DT_MAX_DEVICES,) or NULL */
     int n_started;
-    dt_buf **held; /* memory whose last value is gone, but that another device still reads */
+    int64_t budget; /* of devices that start from now on; 0: none */
+    dt_buf **held;  /* memory whose last value is gone, but that another device still reads */
     int n_held, cap_held;
     /* While `quiet`, the first sleeping worker that gets something to do is not woken: whoever set it runs that itself, or wakes it. */
     bool quiet;

@@ -67,6 +67,7 @@ print(digest.hexdigest())
 VARIANTS = [
     {"DTORCH_OFF": "fuse"}, {"DTORCH_OFF": "cse"}, {"DTORCH_OFF": "dead"}, {"DTORCH_OFF": "reuse"}, {"DTORCH_OFF": "overlap"}, {"DTORCH_OFF": "cache"}, {"DTORCH_OFF": "bucket"},
     {"DTORCH_OFF": "dead,cse,bucket,fuse,reuse,overlap,cache", "DTORCH_FLUSH": "1"}, {"DTORCH_FLUSH": "3"}, {"DTORCH_FLUSH": "20"},
+    {"DTORCH_EVICT": "1"}, {"DTORCH_EVICT": "3", "DTORCH_FLUSH": "10"},
 ]  # fmt: skip
 
 
@@ -74,7 +75,7 @@ def digest(env):
     here = os.path.dirname(__file__)
     out = subprocess.run(
         [sys.executable, "-c", f"__file__ = {os.path.join(here, 'test_passes.py')!r}\n" + PROGRAM],
-        env={k: v for k, v in os.environ.items() if k not in ("DTORCH_OFF", "DTORCH_FLUSH")} | env,
+        env={k: v for k, v in os.environ.items() if k not in ("DTORCH_OFF", "DTORCH_FLUSH", "DTORCH_EVICT")} | env,
         capture_output=True, text=True, timeout=300, check=False,
     )  # fmt: skip
     assert out.returncode == 0, out.stderr[-2000:]
