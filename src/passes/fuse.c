@@ -1,50 +1,34 @@
-/* Fusion: elementwise steps of one shape become one step that works tile by tile.
+/* Fusion, which steps: elementwise steps and reductions of rows become one step that works block by block.
  *
- * A greedy scan in program order keeps open groups. A step joins the group that made one of its inputs if it reads that input exactly as it
- * was written; two open groups that meet in a step are merged. A group runs where its last member stood. That is legal as long as nobody
- * outside has read one of its results, so the first such reader closes it. What only members read needs no memory at all.
+ * A greedy scan in program order keeps open groups. A step joins the groups that made its inputs if it reads them exactly as they were written,
+ * or a value of an element per row spread over the rows; several open groups that meet in a step are merged. A group runs where its last member
+ * stood. That is legal as long as nobody outside has read one of its results, so the first such reader closes it. What only members read needs
+ * no memory at all.
  *
- *        a = x * 2          a ┐
- *        b = relu(a)        b ├ one step, at d's place; b is an output because m reads it
- *        d = b + y          d ┘
- *        m = b @ w
+ *        m = x.amax(-1, True)   m ┐
+ *        e = exp(x - m)         e ├ one step, at y's place; y is an output because z reads it
+ *        y = e / e.sum(-1, True)y ┘
+ *        z = y @ w
+ *
+ * Members are told apart by sizes alone: a full tensor has `size` elements, one of an element per row has size / row. Shapes may differ between
+ * members (reshapes are free), since everything is row-major.
  *
  * Rejected: moving members up to the first one's place (inputs made in between would forbid most groups). Steps that only share an input are not
  * fused: reading it twice costs less than the longer life of everything in between. */
 #include <string.h>
 
-#include "passes/build.h"
-#include "plan/backend.h"
-#include "plan/fused.h"
+#include "ops/reduce.h"
+#include "passes/fuse.h"
 
-typedef struct group {
-    int n, last;
-    bool open;
-    int into; /* merged into that group; -1: none */
-    int member[DT_FUSED_OPS];
-} group;
-
-typedef struct fuse {
-    dt_build *b;
-    dt_prog *p;
-    const dt_backend *backend;
-    int *maker;    /* (n_st,) step that writes a storage, -1: an input of the plan */
-    int *group_of; /* (n_step,) -1: none */
-    bool *escapes; /* (n_st,) */
-    bool *outside; /* (n_st,) read by a step that is not in its maker's group */
-    group *g;
-    int n_groups;
-} fuse;
+enum { ROW_MAX = 65536, LONG_ROW = 16384, FEW_ROWS = 8 }; /* rows that long only if there are many: they are what a team divides */
 
 static dt_status no_memory(void) { return dt_fail(DT_E_NOMEM, "fuse: out of host memory"); }
 
 /* ---- what may be fused ----------------------------------------------------------------------------------------------------------------- */
-static bool half_float(dt_dtype t) { return dt_pw_tile_dtype(t) != t; }
-
 /* One rounding only: a conversion to 16 bits goes through f32, which is exact for f32 and 16-bit sources. */
-static bool cast_fits(dt_dtype from, dt_dtype to) { return !half_float(to) || from == DT_float32 || half_float(from); }
+static bool cast_fits(dt_dtype from, dt_dtype to) { return !dt_fuse_half(to) || from == DT_float32 || dt_fuse_half(from); }
 
-static bool fusable(const fuse *f, const dt_step *s) {
+static bool elementwise(const dt_fuse *f, const dt_step *s) {
     const dt_instr *in = &s->in;
     if (in->kind != DT_I_KERNEL || in->fn != f->backend->elementwise || in->n_out != 1 || in->n_in > DT_PW_MAX_IN) return false;
     int code = in->ctx.op->pointwise;
@@ -57,64 +41,159 @@ static bool fusable(const fuse *f, const dt_step *s) {
     return f->backend->can_fuse(code, dt_pw_tile_dtype(in->view[dt_pw_key(code)].dtype));
 }
 
-static bool same_shape(const dt_view *a, const dt_view *b) { return a->ndim == b->ndim && !memcmp(a->shape, b->shape, sizeof(int64_t) * (size_t)a->ndim); }
+static bool row_fits(int64_t size, int64_t row) { return row >= 2 && row <= (size / row < FEW_ROWS ? LONG_ROW : ROW_MAX); }
 
-/* Is input k of s the whole result of the step that made it, as that step wrote it? */
-static bool reads_whole(const fuse *f, const dt_step *s, int k) {
-    const dt_step *m = &f->p->step[f->maker[s->in.operand[k].slot]];
-    const dt_view *o = &m->in.view[m->in.n_in], *v = &s->in.view[k];
-    return s->in.operand[k].offset == 0 && v->dtype == o->dtype && same_shape(v, o) && dt_view_contiguous(v);
+/* Elements of a row if exactly the last dimensions are reduced, else 0. */
+static int64_t trailing(const dt_view *v, const dt_ints *dims) {
+    int64_t n = 1;
+    bool kept = false;
+    for (int d = v->ndim - 1; d >= 0; d--) {
+        if (v->shape[d] == 1) continue;
+        if (!dt_ints_has(dims, d))
+            kept = true;
+        else if (kept)
+            return 0;
+        else
+            n *= v->shape[d];
+    }
+    return n;
 }
 
-static int find(const fuse *f, int g) {
+int dt_fuse_reduction(const dt_fuse *f, const dt_step *s, int64_t *row) {
+    const dt_instr *in = &s->in;
+    if (in->kind != DT_I_KERNEL || in->n_in != 1 || in->n_out != 1 || !f->backend->reduction) return DT_FUSED_CODE;
+    int kind = f->backend->reduction(in->fn);
+    const dt_view *v = &in->view[0], *o = &in->view[1];
+    if (!kind || !dt_dtype_is_float(v->dtype) || !dt_dtype_is_float(o->dtype) || !dt_view_contiguous(o)) return DT_FUSED_CODE;
+    int64_t size = dt_view_numel(v);
+    if (!size) return DT_FUSED_CODE;
+    const dt_reduce_attr *a = in->ctx.attr;
+    *row = trailing(v, &a->dim);
+    if (!row_fits(size, *row)) return DT_FUSED_CODE;
+    dt_reduce_plan p; /* the kernel must take each row in one line, as the interpreter does */
+    dt_reduce_plan_make(v, &a->dim, &p);
+    bool line = !p.columns && p.segs == 1 && p.n_red == 1 && p.red_stride[0] == 1;
+    return line ? kind : DT_FUSED_CODE;
+}
+
+static int find(const dt_fuse *f, int g) {
     while (g >= 0 && f->g[g].into >= 0) g = f->g[g].into;
     return g;
 }
 
-static int group_making(const fuse *f, int st) {
+static int group_making(const dt_fuse *f, int st) {
     if (st < 0 || f->maker[st] < 0) return -1;
     return find(f, f->group_of[f->maker[st]]);
 }
 
-/* ---- limits: inputs, outputs and tiles of a would-be group ------------------------------------------------------------------------------------ */
-static bool same_operand(const dt_view *x, dt_operand a, const dt_view *y, dt_operand b) {
+/* ---- how inputs are read ------------------------------------------------------------------------------------------------------------------------ */
+void dt_fuse_expand(const dt_view *v, const dt_view *o, dt_view *out) {
+    *out = *v;
+    if (dt_view_numel(v) == 1) return;
+    out->ndim = o->ndim;
+    for (int d = 0; d < o->ndim; d++) {
+        int k = d - (o->ndim - v->ndim);
+        out->shape[d] = o->shape[d];
+        out->stride[d] = k < 0 || (v->shape[k] == 1 && o->shape[d] != 1) ? 0 : v->stride[k];
+    }
+}
+
+static bool same_shape(const dt_view *a, const dt_view *b) { return a->ndim == b->ndim && !memcmp(a->shape, b->shape, sizeof(int64_t) * (size_t)a->ndim); }
+
+bool dt_fuse_same(const dt_view *x, dt_operand a, const dt_view *y, dt_operand b) {
     return a.slot == b.slot && a.offset == b.offset && x->dtype == y->dtype && same_shape(x, y) &&
            !memcmp(x->stride, y->stride, sizeof(int64_t) * (size_t)x->ndim);
 }
 
-static bool is_member(const int *member, int n, int step) {
-    for (int i = 0; i < n; i++)
-        if (member[i] == step) return true;
-    return false;
+/* Does v, of an element per row, repeat each over its row of o? */
+static bool spreads(const dt_view *v, const dt_view *o, int64_t row) {
+    dt_view x;
+    if (dt_view_numel(v) == 1) return dt_view_numel(o) == row;
+    dt_fuse_expand(v, o, &x);
+    if (x.ndim != o->ndim) return false;
+    int d = o->ndim;
+    for (int64_t n = 1; n < row;) {
+        if (--d < 0 || (o->shape[d] != 1 && x.stride[d] != 0)) return false;
+        n *= o->shape[d];
+        if (n > row) return false;
+    }
+    x.ndim = d;
+    return dt_view_contiguous(&x);
 }
 
-static int count_inputs(const fuse *f, const int *member, int n) {
+/* ---- how a step joins ------------------------------------------------------------------------------------------------------------------------------ */
+typedef struct joining {
+    int64_t size, row; /* of the group it will be in */
+    bool rows;         /* its result has an element per row */
+    int n, group[DT_PW_MAX_IN];
+} joining;
+
+/* The open group that made input k, or NULL. */
+static const dt_fuse_group *source(const dt_fuse *f, const dt_step *s, int k) {
+    int g = group_making(f, s->in.operand[k].slot);
+    return g >= 0 && f->g[g].open ? &f->g[g] : NULL;
+}
+
+/* Is the step one of an element per row, and how long are the rows? */
+static void find_role(const dt_fuse *f, const dt_step *s, joining *j) {
+    const dt_view *o = &s->in.view[s->in.n_in];
+    j->size = dt_view_numel(o);
+    for (int k = 0; k < s->in.n_in && !j->rows; k++) {
+        const dt_fuse_group *g = source(f, s, k);
+        if (!g || !g->row || !f->rows[f->maker[s->in.operand[k].slot]] || g->size / g->row != j->size) continue;
+        *j = (joining){.size = g->size, .row = g->row, .rows = true};
+    }
+    for (int k = 0; k < s->in.n_in && !j->row; k++) {
+        const dt_fuse_group *g = source(f, s, k);
+        if (!g || !g->size) continue;
+        if (g->row)
+            j->row = g->size == j->size ? g->row : 0;
+        else if (g->size < j->size && j->size % g->size == 0 && row_fits(j->size, j->size / g->size))
+            j->row = j->size / g->size;
+    }
+}
+
+/* May input k of s be a value inside of the group that j describes? */
+static bool joins(const dt_fuse *f, const dt_step *s, int k, const joining *j) {
+    const dt_fuse_group *g = source(f, s, k);
+    const dt_step *m = &f->p->step[f->maker[s->in.operand[k].slot]];
+    const dt_view *v = &s->in.view[k], *o = &s->in.view[s->in.n_in], *w = &m->in.view[m->in.n_in];
+    if (s->in.operand[k].offset || v->dtype != w->dtype) return false;
+    bool below = !g->row && j->row && g->size != j->size && g->size == j->size / j->row; /* all of g has an element per row */
+    if (!below && (g->size != j->size || (g->row && j->row && g->row != j->row))) return false;
+    bool rows = below || f->rows[f->maker[s->in.operand[k].slot]];
+    if (f->backend->reduction && f->backend->reduction(s->in.fn)) return !rows && dt_view_contiguous(v) && dt_view_numel(v) == j->size;
+    if (rows == j->rows) return dt_view_contiguous(v) && dt_view_numel(v) == dt_view_numel(o);
+    return rows && spreads(v, o, j->row);
+}
+
+static int count_inputs(const dt_fuse *f, const int *member, int n) {
     struct {
-        const dt_instr *in;
-        int k;
+        dt_view view;
+        dt_operand at;
     } seen[DT_FUSED_IN];
     int count = 0;
     for (int i = 0; i < n; i++) {
         const dt_instr *in = &f->p->step[member[i]].in;
         for (int k = 0; k < in->n_in; k++) {
             int st = in->operand[k].slot, q = 0;
-            if (st >= 0 && f->maker[st] >= 0 && is_member(member, n, f->maker[st])) continue;
-            while (q < count && !same_operand(&seen[q].in->view[seen[q].k], seen[q].in->operand[seen[q].k], &in->view[k], in->operand[k])) q++;
+            if (st >= 0 && f->maker[st] >= 0 && dt_fuse_is_member(member, n, f->maker[st])) continue;
+            while (q < count && !dt_fuse_same(&seen[q].view, seen[q].at, &in->view[k], in->operand[k])) q++;
             if (q < count) continue;
             if (count == DT_FUSED_IN) return count + 1;
-            seen[count].in = in;
-            seen[count++].k = k;
+            seen[count].view = in->view[k];
+            seen[count++].at = in->operand[k];
         }
     }
     return count;
 }
 
-/* Would the union of these groups and step `at` stay within the limits? Results that others read later are counted in the end (few_results). */
-static bool fits(const fuse *f, const int *groups, int n_groups, int at) {
-    int member[DT_FUSED_OPS], n = 0;
-    for (int i = 0; i < n_groups; i++) {
-        const group *g = &f->g[groups[i]];
-        if (n + g->n + 1 > DT_FUSED_OPS) return false;
+/* Would the union of these groups and step `at` stay within the limits? Results that others read later are counted in the end. */
+static bool fits(const dt_fuse *f, const joining *j, int at) {
+    int member[DT_FUSED_MEMBERS], n = 0;
+    for (int i = 0; i < j->n; i++) {
+        const dt_fuse_group *g = &f->g[j->group[i]];
+        if (n + g->n + 1 > DT_FUSED_MEMBERS) return false;
         memcpy(member + n, g->member, sizeof(int) * (size_t)g->n);
         n += g->n;
     }
@@ -127,36 +206,29 @@ static bool fits(const fuse *f, const int *groups, int n_groups, int at) {
     return in <= DT_FUSED_IN - 2 && outs <= DT_FUSED_OUT;
 }
 
-/* ---- the scan ------------------------------------------------------------------------------------------------------------------------------ */
-static int by_number(const int *a, int n, int x) {
-    int i = 0;
-    while (i < n && a[i] < x) i++;
-    return i;
+/* The open groups that step s joins: those all of whose values it reads as a member may. */
+static void find_groups(const dt_fuse *f, const dt_step *s, joining *j) {
+    int refused[DT_PW_MAX_IN], n_refused = 0;
+    j->n = 0;
+    for (int k = 0; k < s->in.n_in; k++)
+        if (source(f, s, k) && !joins(f, s, k, j)) refused[n_refused++] = group_making(f, s->in.operand[k].slot);
+    for (int k = 0; k < s->in.n_in; k++) {
+        int g = group_making(f, s->in.operand[k].slot);
+        if (source(f, s, k) && !dt_fuse_is_member(refused, n_refused, g) && !dt_fuse_is_member(j->group, j->n, g)) j->group[j->n++] = g;
+    }
 }
 
-static void group_add(group *g, int step) {
-    int at = by_number(g->member, g->n, step);
+/* ---- the scan ------------------------------------------------------------------------------------------------------------------------------ */
+static void group_add(dt_fuse_group *g, int step) {
+    int at = 0;
+    while (at < g->n && g->member[at] < step) at++;
     memmove(g->member + at + 1, g->member + at, sizeof(int) * (size_t)(g->n - at));
     g->member[at] = step;
     g->n++;
     if (step > g->last) g->last = step;
 }
 
-/* The open groups that step `at` could join; false if it must stand alone. */
-static bool candidates(const fuse *f, int at, int *groups, int *n) {
-    const dt_step *s = &f->p->step[at];
-    *n = 0;
-    for (int k = 0; k < s->in.n_in; k++) {
-        int g = group_making(f, s->in.operand[k].slot);
-        if (g < 0 || !f->g[g].open) continue;
-        const dt_step *first = &f->p->step[f->g[g].member[0]];
-        if (!reads_whole(f, s, k) || !same_shape(&s->in.view[s->in.n_in], &first->in.view[first->in.n_in])) return false;
-        if (!is_member(groups, *n, g)) groups[(*n)++] = g;
-    }
-    return true;
-}
-
-static void close_made(fuse *f, const dt_step *s, int own) {
+static void close_made(dt_fuse *f, const dt_step *s, int own) {
     for (int k = 0; k < s->in.n_in; k++) {
         int g = group_making(f, s->in.operand[k].slot);
         if (s->in.operand[k].slot >= 0 && g >= 0 && g != own) {
@@ -166,179 +238,69 @@ static void close_made(fuse *f, const dt_step *s, int own) {
     }
 }
 
-static void scan_step(fuse *f, int at) {
+/* Group g becomes one of j's kind. */
+static void adapt(dt_fuse *f, dt_fuse_group *g, const joining *j) {
+    if (g->size != j->size)
+        for (int i = 0; i < g->n; i++) f->rows[g->member[i]] = true;
+    g->size = j->size;
+    if (j->row) g->row = j->row;
+}
+
+/* The group that step `at` is in from now on. */
+static int enter(dt_fuse *f, int at, joining *j) {
+    while (j->n && !fits(f, j, at)) j->n--;
+    if (!j->n) {
+        bool reduces = j->rows && f->backend->reduction(f->p->step[at].in.fn);
+        if (!reduces) *j = (joining){.size = dt_view_numel(&f->p->step[at].in.view[f->p->step[at].in.n_in])};
+        f->g[f->n_groups] = (dt_fuse_group){.open = true, .into = -1, .last = at};
+        j->group[j->n++] = f->n_groups++;
+    }
+    int own = j->group[0];
+    for (int i = 0; i < j->n; i++) adapt(f, &f->g[j->group[i]], j);
+    for (int i = 1; i < j->n; i++) {
+        dt_fuse_group *g = &f->g[j->group[i]];
+        if (g->row) f->g[own].row = g->row;
+        for (int k = 0; k < g->n; k++) group_add(&f->g[own], g->member[k]);
+        g->into = own;
+    }
+    group_add(&f->g[own], at);
+    f->group_of[at] = own;
+    f->rows[at] = j->rows;
+    return own;
+}
+
+static void scan_step(dt_fuse *f, int at) {
     const dt_step *s = &f->p->step[at];
-    int groups[DT_PW_MAX_IN], n = 0, own = -1;
-    if (fusable(f, s)) {
-        if (!candidates(f, at, groups, &n) || (n && !fits(f, groups, n, at))) n = 0;
-        if (n == 0) {
-            own = f->n_groups++;
-            f->g[own] = (group){.open = true, .into = -1, .last = at};
-        } else
-            own = groups[0];
-        for (int i = 1; i < n; i++) {
-            group *g = &f->g[groups[i]];
-            for (int k = 0; k < g->n; k++) group_add(&f->g[own], g->member[k]);
-            g->into = own;
-        }
-        group_add(&f->g[own], at);
-        f->group_of[at] = own;
+    joining j = {0};
+    int own = -1;
+    if (dt_fuse_reduction(f, s, &j.row) != DT_FUSED_CODE) {
+        j.size = dt_view_numel(&s->in.view[0]);
+        j.rows = true;
+        find_groups(f, s, &j);
+        own = enter(f, at, &j);
+    } else if (elementwise(f, s)) {
+        j = (joining){0};
+        find_role(f, s, &j);
+        find_groups(f, s, &j);
+        own = enter(f, at, &j);
     }
     close_made(f, s, own);
 }
 
-/* ---- making the steps ---------------------------------------------------------------------------------------------------------------------------- */
-typedef struct making {
-    const fuse *f;
-    const group *g;
-    dt_fused *x;
-    dt_view view[DT_FUSED_IN + DT_FUSED_OUT];
-    dt_operand operand[DT_FUSED_IN], out[DT_FUSED_OUT];
-    dt_view out_view[DT_FUSED_OUT];
-} making;
-
-static int input_number(making *m, const dt_instr *in, int k) {
-    for (int i = 0; i < m->x->n_in; i++)
-        if (same_operand(&m->view[i], m->operand[i], &in->view[k], in->operand[k])) return i;
-    m->view[m->x->n_in] = in->view[k];
-    m->operand[m->x->n_in] = in->operand[k];
-    return m->x->n_in++;
-}
-
-/* Inputs first, so that results can be numbered behind them. */
-static void number_inputs(making *m) {
-    for (int i = 0; i < m->g->n; i++) {
-        const dt_instr *in = &m->f->p->step[m->g->member[i]].in;
-        dt_fused_op *o = &m->x->op[i];
-        o->n_in = (uint8_t)in->n_in;
-        for (int k = 0; k < in->n_in; k++) {
-            int st = in->operand[k].slot, maker = st >= 0 ? m->f->maker[st] : -1;
-            if (maker >= 0 && is_member(m->g->member, m->g->n, maker)) continue;
-            o->in[k] = (uint8_t)input_number(m, in, k);
-            m->x->last_read[o->in[k]] = (uint8_t)i;
-        }
-    }
-}
-
-static void fill_ops(making *m) {
-    for (int i = 0; i < m->g->n; i++) {
-        const dt_instr *in = &m->f->p->step[m->g->member[i]].in;
-        dt_fused_op *o = &m->x->op[i];
-        int code = in->ctx.op->pointwise, st_out = in->operand[in->n_in].slot;
-        o->code = code;
-        o->key = dt_pw_tile_dtype(in->view[dt_pw_key(code)].dtype);
-        o->dtype = in->view[in->n_in].dtype;
-        o->op = in->ctx.op;
-        o->params = in->ctx.attr;
-        o->out = o->tile = -1;
-        for (int k = 0; k < in->n_in; k++) {
-            int st = in->operand[k].slot, maker = st >= 0 ? m->f->maker[st] : -1;
-            if (maker < 0 || !is_member(m->g->member, m->g->n, maker)) continue;
-            int at = by_number(m->g->member, m->g->n, maker);
-            o->in[k] = (uint8_t)(m->x->n_in + at);
-            m->x->op[at].read = true;
-        }
-        if (!m->f->escapes[st_out] && !m->f->outside[st_out] && i + 1 < m->g->n) continue;
-        o->out = (int8_t)m->x->n_out;
-        m->x->made_by[m->x->n_out] = (uint8_t)i;
-        m->out_view[m->x->n_out] = in->view[in->n_in];
-        m->out[m->x->n_out++] = in->operand[in->n_in];
-    }
-}
-
-static void find_depends(making *m) {
-    uint32_t of[DT_FUSED_IN + DT_FUSED_OPS];
-    dt_fused *x = m->x;
-    for (int i = 0; i < x->n_in; i++) of[i] = 1u << i;
-    for (int i = 0; i < x->n_ops; i++) {
-        uint32_t d = 0;
-        for (int k = 0; k < x->op[i].n_in; k++) d |= of[x->op[i].in[k]];
-        of[x->n_in + i] = d;
-        if (x->op[i].out >= 0) x->depends[(int)x->op[i].out] = d;
-    }
-}
-
-/* Tiles of results by a linear scan: a tile is free again after its value's last reader, which may write where it read if elements are as wide. */
-static void assign_tiles(dt_fused *x) {
-    int last[DT_FUSED_OPS], busy_until[DT_FUSED_OPS], n = 0;
-    size_t size[DT_FUSED_OPS];
-    for (int i = 0; i < x->n_ops; i++) {
-        last[i] = i;
-        for (int k = 0; k < x->op[i].n_in; k++)
-            if (x->op[i].in[k] >= x->n_in) last[x->op[i].in[k] - x->n_in] = i;
-    }
-    for (int i = 0; i < x->n_ops; i++) {
-        if (x->op[i].out >= 0 && !half_float(x->op[i].dtype)) continue;
-        size_t bytes = dt_dtype_size(dt_pw_tile_dtype(x->op[i].dtype));
-        int t = 0;
-        while (t < n && (busy_until[t] > i || (busy_until[t] == i && size[t] != bytes))) t++;
-        if (t == n) n++;
-        busy_until[t] = last[i];
-        size[t] = bytes;
-        x->op[i].tile = (int8_t)t;
-    }
-    x->n_tiles = n;
-}
-
-static const char *group_name(const fuse *f, const group *g) {
-    DT_STR(s, 256);
-    for (int i = 0; i < g->n; i++) dt_str_add(&s, "%s%s", i ? ", " : "fused(", dt_op_name(f->p->step[g->member[i]].in.ctx.op));
-    dt_str_add(&s, ")");
-    const char *name = dt_intern(s.buf);
-    return name ? name : "fused";
-}
-
-static dt_status make_step(const fuse *f, const group *g, dt_step *out) {
-    making m = {.f = f, .g = g, .x = DT_ARENA_NEW(f->b->arena, dt_fused)};
-    if (!m.x) return no_memory();
-    m.x->n_ops = g->n;
-    m.x->name = group_name(f, g);
-    number_inputs(&m);
-    fill_ops(&m);
-    find_depends(&m);
-    assign_tiles(m.x);
-    const dt_step *last = &f->p->step[g->last];
-    int n_in = m.x->n_in, n = n_in + m.x->n_out;
-    *out = *last;
-    dt_instr *in = &out->in;
-    in->n_in = (uint16_t)n_in;
-    in->n_out = (uint16_t)m.x->n_out;
-    in->view = DT_ARENA_ARRAY(f->b->arena, dt_view, n);
-    in->operand = DT_ARENA_ARRAY(f->b->arena, dt_operand, n);
-    if (!in->view || !in->operand) return no_memory();
-    memcpy(in->view, m.view, sizeof *in->view * (size_t)n_in);
-    memcpy(in->view + n_in, m.out_view, sizeof *in->view * (size_t)m.x->n_out);
-    memcpy(in->operand, m.operand, sizeof *in->operand * (size_t)n_in);
-    memcpy(in->operand + n_in, m.out, sizeof *in->operand * (size_t)m.x->n_out);
-    in->fn = f->backend->fused;
-    in->fused = m.x;
-    in->ctx = (dt_kctx){.op = last->in.ctx.op, .attr = m.x, .n_in = n_in, .n_out = m.x->n_out, .in = in->view, .out = in->view + n_in};
-    out->inplace_any = true;
-    return DT_OK;
-}
-
-/* Only now is it known which results others read: a group that would hand out too many stays as it was. */
-static bool few_results(const fuse *f, const group *g) {
-    int n = 0;
-    for (int i = 0; i < g->n; i++) {
-        const dt_instr *in = &f->p->step[g->member[i]].in;
-        int st = in->operand[in->n_in].slot;
-        n += f->escapes[st] || f->outside[st] || i + 1 == g->n;
-    }
-    return n <= DT_FUSED_OUT;
-}
-
-static dt_status rewrite(fuse *f) {
+static dt_status rewrite(dt_fuse *f) {
     dt_prog *p = f->p;
     int n = 0;
-    dt_step *steps = DT_ARENA_ARRAY(&f->b->tmp, dt_step, p->n_step + 1);
-    if (!steps) return no_memory();
+    dt_step *steps = DT_ARENA_ARRAY(&f->b->tmp, dt_step, p->n_step + 1), *made = DT_ARENA_ARRAY(&f->b->tmp, dt_step, f->n_groups + 1);
+    bool *good = DT_ARENA_ARRAY(&f->b->tmp, bool, f->n_groups + 1);
+    if (!steps || !made || !good) return no_memory();
+    for (int g = 0; g < f->n_groups; g++)
+        if (f->g[g].into < 0 && f->g[g].n > 1) DT_TRY(dt_fuse_make(f, &f->g[g], &made[g], &good[g]));
     for (int i = 0; i < p->n_step; i++) {
         int g = find(f, f->group_of[i]);
-        if (g < 0 || f->g[g].n == 1 || !few_results(f, &f->g[g]))
+        if (g < 0 || !good[g])
             steps[n++] = p->step[i];
         else if (f->g[g].last == i)
-            DT_TRY(make_step(f, &f->g[g], &steps[n++]));
+            steps[n++] = made[g];
     }
     p->step = steps;
     p->n_step = n;
@@ -346,13 +308,14 @@ static dt_status rewrite(fuse *f) {
 }
 
 static dt_status fuse_program(dt_build *b, dt_prog *p, bool *escapes) {
-    fuse f = {.b = b, .p = p, .backend = dt_backend_of(dt_device_kind(p->device)), .escapes = escapes};
+    dt_fuse f = {.b = b, .p = p, .backend = dt_backend_of(dt_device_kind(p->device)), .escapes = escapes};
     if (!f.backend || !f.backend->fused || p->n_step < 2) return DT_OK;
     f.maker = DT_ARENA_ARRAY(&b->tmp, int, p->n_st + 1);
     f.outside = DT_ARENA_ARRAY(&b->tmp, bool, p->n_st + 1);
     f.group_of = DT_ARENA_ARRAY(&b->tmp, int, p->n_step + 1);
-    f.g = DT_ARENA_ARRAY(&b->tmp, group, p->n_step + 1);
-    if (!f.maker || !f.outside || !f.group_of || !f.g) return no_memory();
+    f.rows = DT_ARENA_ARRAY(&b->tmp, bool, p->n_step + 1);
+    f.g = DT_ARENA_ARRAY(&b->tmp, dt_fuse_group, p->n_step + 1);
+    if (!f.maker || !f.outside || !f.group_of || !f.rows || !f.g) return no_memory();
     for (int i = 0; i < p->n_st; i++) f.maker[i] = -1;
     for (int i = 0; i < p->n_step; i++) {
         f.group_of[i] = -1;

@@ -171,9 +171,11 @@ static void take_written(finish *f, int prog, int at) {
     }
 }
 
-/* A group writes outputs while it runs: an output may only take the memory of an input that none of its later ops reads. */
+/* A group writes outputs while it runs, block by block: an output may only take the memory of an input that it walks alike and that none of its
+ * later ops reads. */
 static bool read_after(dt_prog *p, const dt_step *s, int i, int k) {
     const dt_fused *x = s->in.fused;
+    if ((x->rows_in >> i & 1) != (x->rows_out >> k & 1)) return true;
     int r = root_of(p, s->in.operand[i].slot);
     for (int j = 0; j < s->in.n_in; j++)
         if (s->in.operand[j].slot >= 0 && root_of(p, s->in.operand[j].slot) == r && x->last_read[j] > x->made_by[k]) return true;

@@ -17,6 +17,7 @@ typedef struct dt_backend {
     dt_kernel_fn elementwise;                  /* the kernel of a fusable op on its own */
     dt_kernel_fn fused;                        /* ctx.attr is a dt_fused */
     bool (*can_fuse)(int code, dt_dtype tile); /* is there a block function? */
+    int (*reduction)(dt_kernel_fn fn);         /* dt_fused_kind of a kernel that reduces (dt_reduce_attr), 0: none */
 } dt_backend;
 
 extern const dt_backend dt_backend_cpu;

@@ -1,8 +1,14 @@
-/* A fused group: several elementwise ops of one shape as one instruction.
+/* A fused group: several ops as one instruction, run block by block.
+ *
+ * All tensors of a group are of one size in row-major order, or, if the group works on rows, have one element for each row of so many elements:
+ *
+ *      x    (4, 6)   full       y = exp(x - amax(x, -1))  row = 6: amax(x) has an element per row; `sub` reads it spread over its row
+ *      amax (4, 1)   per row    z = y / sum(y, -1)
  *
  * Values are numbered: inputs of the instruction first, then one result per op, in order. A result that somebody outside the group reads is
- * an output of the instruction and lies in memory; the others exist for a tile only. The instruction's ctx.attr is a dt_fused. Each op rounds
- * to its own dtype, as it would alone: a group gives the same bits as its ops one by one.
+ * an output of the instruction and lies in memory; the others exist for a block only. The instruction's ctx.attr is a dt_fused. Each op rounds
+ * to its own dtype, and a reduction adds in the order of its own kernel: a group gives the same bits as its ops one by one. A block holds
+ * whole rows.
  *
  * An input that failed spoils only the outputs that depend on it (`depends`). */
 #ifndef DT_PLAN_FUSED_H
@@ -11,12 +17,34 @@
 #include "ops/kernel.h"
 #include "ops/pointwise.h"
 
-enum { DT_FUSED_OPS = 24, DT_FUSED_IN = 16, DT_FUSED_OUT = 8, DT_FUSED_TILES = 20 };
+enum {
+    DT_FUSED_MEMBERS = 28, /* ops of the program in one group; spreading a row's value is one more op each */
+    DT_FUSED_OPS = 40,
+    DT_FUSED_IN = 16,
+    DT_FUSED_OUT = 8,
+    DT_FUSED_ROWS = 256,         /* rows of a block at most */
+    DT_FUSED_MARGIN = 128,       /* elements a tile has beyond its block: see backend/cpu/isa/walk.h */
+    DT_FUSED_BYTES = 768 * 1024, /* all tiles of a group on a device thread's stack: no longer rows than fit */
+};
+
+/* What an op of a group does besides an elementwise code. */
+typedef enum dt_fused_kind {
+    DT_FUSED_CODE,   /* op.code, on full tensors or on those of an element per row */
+    DT_FUSED_SPREAD, /* an element per row, repeated over its row */
+    DT_FUSED_SUM,    /* reductions of each row */
+    DT_FUSED_MEAN,
+    DT_FUSED_MAX,
+    DT_FUSED_MIN,
+    DT_FUSED_KINDS
+} dt_fused_kind;
 
 typedef struct dt_fused_op {
+    uint8_t kind;   /* dt_fused_kind */
+    uint8_t rows;   /* 1: the result has an element per row */
     int code;       /* dt_pw_code */
-    dt_dtype key;   /* the tile dtype that chooses the block function */
+    dt_dtype key;   /* the tile dtype that chooses the block function; of a reduction or spread: its input's dtype */
     dt_dtype dtype; /* of the result */
+    int64_t count;  /* a mean divides by it */
     const struct dt_op *op;
     const void *params; /* the op's attributes */
     int8_t out;         /* which output of the instruction, -1: none */
@@ -27,12 +55,24 @@ typedef struct dt_fused_op {
 } dt_fused_op;
 
 typedef struct dt_fused {
-    const char *name;                /* "fused(add, mul)": interned */
-    int n_ops, n_in, n_out, n_tiles; /* n_tiles: of the results; inputs that need one get theirs at run time */
+    const char *name;           /* "fused(add, mul)": interned */
+    int64_t size, row;          /* elements of a full tensor; of a row, 0: no row is looked at */
+    int n_ops, n_in, n_out;     /* views of inputs have the shape that their reader walks: broadcast dimensions have stride 0 */
+    int n_tiles, n_row_tiles;   /* of the results; inputs that need one get theirs at run time */
+    uint32_t rows_in, rows_out; /* masks: inputs and outputs with an element per row */
     dt_fused_op op[DT_FUSED_OPS];
     uint8_t last_read[DT_FUSED_IN]; /* the last op that reads input i */
     uint8_t made_by[DT_FUSED_OUT];  /* the op that makes output k */
     uint32_t depends[DT_FUSED_OUT]; /* inputs that output k depends on, as a mask */
 } dt_fused;
+
+/* Elements of a block of a group that works on rows, and the bytes of `tiles` full tiles and `row_tiles` others; `size`: of the widest element. */
+static inline int64_t dt_fused_block(int64_t row, int tiles) {
+    int64_t rows = (tiles > 8 ? DT_PW_TILE / 2 : DT_PW_TILE) / row;
+    return row * (rows < 1 ? 1 : rows > DT_FUSED_ROWS ? DT_FUSED_ROWS : rows);
+}
+static inline int64_t dt_fused_bytes(int64_t block, int tiles, int row_tiles, int64_t size) {
+    return (tiles + 1) * (((block + DT_FUSED_MARGIN) * size + 63) & ~63ll) + row_tiles * (DT_FUSED_ROWS + DT_FUSED_MARGIN) * size;
+}
 
 #endif

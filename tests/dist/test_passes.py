@@ -44,6 +44,39 @@ for dtype in (dtorch.float32, dtorch.float64, dtorch.bfloat16, dtorch.float16):
     for t in (y, z, a, b, (z > 0).to(dtype) * b + x.abs().sqrt(), (x.to(dtorch.int32) // 2 * 2 + 1).to(dtype) - x):
         note(t)
 
+def softmax(x):
+    e = (x - x.amax(-1, True)).exp()
+    return e / e.sum(-1, True)
+
+def layer_norm(x, w, b):
+    c = x - x.mean(-1, True)
+    return c * ((c * c).mean(-1, True) + 1e-5).rsqrt() * w + b
+
+ROWS = {  # rows reduced and spread again within a group
+    "softmax": lambda x, w, b: softmax(x),
+    "rms_norm": lambda x, w, b: x * (x * x).mean(-1, True).add(1e-5).rsqrt() * w,
+    "layer_norm": layer_norm,
+    "row values": lambda x, w, b: (x.amin(-1) * x.sum(-1)).unsqueeze(-1) - x * x.mean((-1,), True),
+    "masked": lambda x, w, b: dtorch.where(x > 0, softmax(x * 2), -x).masked_fill(x > 1, 3.0) * b,
+    "twice": lambda x, w, b: softmax(softmax(x) + w).relu(),
+    "reshaped": lambda x, w, b: ((x * 2).reshape(-1) + 1).reshape(x.shape).sum(-1, True) * x + (x * 3).reshape(-1, x.shape[-1]).mean(-1).reshape(x.shape[:-1]).unsqueeze(-1),
+}
+for dtype in (dtorch.float32, dtorch.float64, dtorch.bfloat16, dtorch.float16):
+    for shape in ((37, 300), (4, 1), (1, 50), (3, 5, 7), (2, 3, 1024), (5, 2049), (300, 8), (9, 20000), (1, 1), (0, 4), (1000, 2)):
+        x0, grad = dtorch.randn(*shape).to(dtype), dtorch.randn(*shape).to(dtype)
+        w0, b0 = dtorch.randn(shape[-1]).to(dtype), dtorch.randn(shape[-1]).to(dtype)
+        for f in ROWS.values():
+            x, w, b = (t.clone().requires_grad_() for t in (x0, w0, b0))
+            y = f(x, w, b)
+            y.backward(grad)
+            for t in (y, x.grad, w.grad, b.grad):
+                if t is not None:
+                    note(t.detach())
+    y = dtorch.randn(30, 40).to(dtype)
+    total = (y * y).sum()
+    for t in (total, y * (1 / (total.sqrt() + 1e-6)).clamp(max=1.0), softmax(y.T), (y.T - y.T.mean(-1, True)) * 2, softmax(y[:, 3:17]), softmax(y[::2]), (y[:1] * 1).sum(-1, True) * y):
+        note(t)
+
 mesh = init_device_mesh("cpu", (2, 2), mesh_dim_names=("dp", "tp"))
 model = nn.Sequential(nn.Linear(24, 64), nn.GELU(), nn.LayerNorm(64), nn.Dropout(0.2), nn.Linear(64, 10))
 for name, p in list(model.named_parameters()):

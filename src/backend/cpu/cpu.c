@@ -125,7 +125,14 @@ static void cpu_reduce(const dt_view *dst, const dt_view *src, int n, dt_reduce 
 
 DT_CPU_KERNEL(pointwise);
 DT_CPU_KERNEL(fused);
+DT_CPU_KERNEL(sum);
+DT_CPU_KERNEL(mean);
+DT_CPU_KERNEL(amax);
+DT_CPU_KERNEL(amin);
 static bool can_fuse(int code, dt_dtype tile) { return dt_cpu_pw_find(code, tile) != NULL; }
+static int row_reduction(dt_kernel_fn fn) {
+    return fn == dt_cpu_sum ? DT_FUSED_SUM : fn == dt_cpu_mean ? DT_FUSED_MEAN : fn == dt_cpu_amax ? DT_FUSED_MAX : fn == dt_cpu_amin ? DT_FUSED_MIN : 0;
+}
 
 const dt_backend dt_backend_cpu = {
     .name = "cpu",
@@ -137,4 +144,5 @@ const dt_backend dt_backend_cpu = {
     .elementwise = dt_cpu_pointwise,
     .fused = dt_cpu_fused,
     .can_fuse = can_fuse,
+    .reduction = row_reduction,
 };

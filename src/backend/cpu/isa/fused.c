@@ -1,11 +1,14 @@
-/* Runs a fused group (plan/fused.h): for each block of elements all its ops, one block function after the other, over tiles that stay in the
- * first-level cache.
+/* Runs a fused group (plan/fused.h): for each block of elements, or of rows, all its ops, one block function after the other, over tiles that
+ * stay in the first-level cache, or in the second if rows are long.
  *
- * Blocks and tasks depend on the shape only and every element is computed alone: neither the team's size nor fusion changes a bit. An op that
- * makes an output writes the output's memory directly; later ops of the group read it there while it is still in the cache. An output may lie
- * in an input's memory if nothing reads that input afterwards (the planner sees to it). */
+ * Blocks and tasks depend on the shape only, every element is computed alone and every row reduced alone: neither the team's size nor fusion
+ * changes a bit. An op that makes an output writes the output's memory directly; later ops of the group read it there while it is still in the
+ * cache. An output may lie in an input's memory if nothing reads that input afterwards (the planner sees to it).
+ *
+ *      tiles:  full tensors' results | inputs that are copied, widened or repeated | 16-bit results on their way || the same per row */
 #include "plan/fused.h"
 
+#include "backend/cpu/isa/reduce_rows.h"
 #include "backend/cpu/isa/walk.h"
 #include "ops/op.h"
 
@@ -17,64 +20,121 @@ typedef struct fop {
 
 typedef struct job {
     const dt_fused *f;
-    int n_values;
-    int64_t block;
-    size_t tile; /* bytes */
-    walk w;
+    int64_t size, row, block, step; /* row: 1 where no row is looked at; step: elements of a task */
+    size_t tile, row_tile, raw_at, rows_at;
+    walk w[DT_FUSED_IN];
     operand in[DT_FUSED_IN];
-    int8_t in_tile[DT_FUSED_IN];
+    int8_t in_tile[DT_FUSED_IN]; /* -1: read in place */
     char *out[DT_FUSED_OUT];
     size_t out_size[DT_FUSED_OUT];
     fop op[DT_FUSED_OPS];
 } job;
 
-enum { TILE_BYTES = (DT_FUSED_TILES + DT_FUSED_IN) * ROOM * 4 };
+/* Elements [pos, pos + m), which are rows [r0, r0 + rows). */
+typedef struct block {
+    int64_t pos, m, r0, rows;
+    char *buf;
+} block;
 
-static void run_ops(const job *j, int64_t pos, int64_t m, const void **value, char *tiles, char *half) {
+enum { SMALL_BYTES = 160 * 1024 };
+
+static inline bool row_in(const job *j, int i) { return j->f->rows_in >> i & 1; }
+static inline char *tile_at(const job *j, char *buf, bool rows, int t) { return rows ? buf + j->rows_at + (size_t)t * j->row_tile : buf + (size_t)t * j->tile; }
+static inline bool prepared(const operand *x) { return x->mode == NUMBER || x->mode == CYCLE; }
+static inline size_t tile_size(const operand *x) { return x->widen ? 4 : x->size; }
+
+static void spread(size_t size, char *out, const char *x, int64_t rows, int64_t n) {
+    for (int64_t r = 0; r < rows; r++, x += size, out += (size_t)n * size) switch (size) {
+        case 1: copy_uint8_t((uint8_t *)out, (const uint8_t *)x, n, 0); break;
+        case 2: copy_uint16_t((uint16_t *)out, (const uint16_t *)x, n, 0); break;
+        case 4: copy_uint32_t((uint32_t *)out, (const uint32_t *)x, n, 0); break;
+        default: copy_uint64_t((uint64_t *)out, (const uint64_t *)x, n, 0);
+        }
+}
+
+/* What op o makes of arg, in its tile dtype. */
+static void compute(const job *j, const block *b, const dt_fused_op *o, dt_pw_fn fn, const void *const *arg, void *to) {
+    if (o->kind == DT_FUSED_CODE)
+        fn(o->rows ? b->rows : b->m, to, arg, o->params);
+    else if (o->kind == DT_FUSED_SPREAD)
+        spread(dt_dtype_size(dt_pw_tile_dtype(o->key)), to, arg[0], b->rows, j->row);
+    else
+        DT_ISA_FN(reduce_rows)
+    (&(dt_reduce_rows){o->kind, o->key, dt_pw_tile_dtype(o->dtype), j->row, o->count}, b->rows, arg[0], to);
+}
+
+static void run_ops(const job *j, const block *b, const void **value) {
     const dt_fused *f = j->f;
     for (int k = 0; k < f->n_ops; k++) {
         const dt_fused_op *o = &f->op[k];
         const fop *p = &j->op[k];
         const void *arg[DT_PW_MAX_IN];
         for (int i = 0; i < o->n_in; i++) arg[i] = value[o->in[i]];
-        char *mem = o->out >= 0 ? j->out[o->out] + pos * (int64_t)j->out_size[o->out] : NULL;
-        char *tile = o->tile >= 0 ? tiles + (size_t)o->tile * j->tile : NULL;
+        char *mem = o->out >= 0 ? j->out[o->out] + (o->rows ? b->r0 : b->pos) * (int64_t)j->out_size[o->out] : NULL;
+        char *tile = o->tile >= 0 ? tile_at(j, b->buf, o->rows, o->tile) : NULL;
         if (!p->narrow) {
             char *to = mem ? mem : tile;
-            p->fn(m, to, arg, o->params);
+            compute(j, b, o, p->fn, arg, to);
             value[f->n_in + k] = to;
             continue;
         }
-        p->fn(m, tile, arg, o->params);
-        char *bits = mem ? mem : half;
+        int64_t m = o->rows ? b->rows : b->m;
+        compute(j, b, o, p->fn, arg, tile);
+        char *bits = mem ? mem : b->buf + j->raw_at;
         p->narrow(m, bits, (const void *[]){tile}, NULL);
         if (o->read) p->widen(m, tile, (const void *[]){bits}, NULL);
         value[f->n_in + k] = tile;
     }
 }
 
-static void task(void *arg, int64_t t) {
-    const job *j = arg;
-    _Alignas(64) char tiles[TILE_BYTES], raw[ROOM * 2];
-    const void *value[DT_FUSED_IN + DT_FUSED_OPS];
-    int64_t lo = t * TASK, hi = lo + TASK < j->w.n ? lo + TASK : j->w.n, first = hi - lo < j->block ? hi - lo : j->block;
-    for (int i = 0; i < j->f->n_in; i++)
-        if (j->in[i].mode == NUMBER || j->in[i].mode == CYCLE) fill_tile(&j->w, &j->in[i], first, tiles + (size_t)j->in_tile[i] * j->tile, raw);
-    for (int64_t pos = lo, m; pos < hi; pos += m) {
-        m = block_size(&j->w, pos, hi, j->block);
-        for (int i = 0; i < j->f->n_in; i++) {
-            const operand *x = &j->in[i];
-            char *tile = tiles + (size_t)j->in_tile[i] * j->tile;
-            if (x->mode == NUMBER || x->mode == CYCLE) {
-                value[i] = tile + (x->mode == CYCLE ? (size_t)(pos % j->w.shape[1]) * (x->widen ? 4 : x->size) : 0);
-                continue;
-            }
-            const void *from = x->mode == LINEAR ? x->data + pos * (int64_t)x->size : gather(&j->w, x, pos, m, x->widen ? raw : tile);
-            if (x->widen) x->widen(m, tile, &from, NULL);
-            value[i] = x->widen ? tile : from;
+static void load_inputs(const job *j, const block *b, const void **value) {
+    char *raw = b->buf + j->raw_at;
+    for (int i = 0; i < j->f->n_in; i++) {
+        const operand *x = &j->in[i];
+        bool rows = row_in(j, i);
+        int64_t pos = rows ? b->r0 : b->pos, m = rows ? b->rows : b->m;
+        char *tile = j->in_tile[i] >= 0 ? tile_at(j, b->buf, rows, j->in_tile[i]) : NULL;
+        if (prepared(x)) {
+            value[i] = tile + (x->mode == CYCLE ? (size_t)(pos % j->w[i].shape[1]) * tile_size(x) : 0);
+            continue;
         }
-        run_ops(j, pos, m, value, tiles, raw);
+        const void *from = x->mode == LINEAR ? x->data + pos * (int64_t)x->size : gather(&j->w[i], x, pos, m, x->widen ? raw : tile);
+        if (x->widen) x->widen(m, tile, &from, NULL);
+        value[i] = x->widen ? tile : from;
     }
+}
+
+/* How many elements the block at pos has. */
+static int64_t block_at(const job *j, int64_t pos, int64_t hi) {
+    int64_t m = hi - pos < j->block ? hi - pos : j->block;
+    if (!j->f->row)
+        for (int i = 0; i < j->f->n_in; i++) m = block_size(&j->w[i], pos, hi, m);
+    return m;
+}
+
+static void run_task(const job *j, int64_t t, char *buf) {
+    const void *value[DT_FUSED_IN + DT_FUSED_OPS];
+    int64_t lo = t * j->step, hi = lo + j->step < j->size ? lo + j->step : j->size, first = hi - lo < j->block ? hi - lo : j->block;
+    for (int i = 0; i < j->f->n_in; i++)
+        if (prepared(&j->in[i]))
+            fill_tile(&j->w[i], &j->in[i], row_in(j, i) ? first / j->row : first, tile_at(j, buf, row_in(j, i), j->in_tile[i]), buf + j->raw_at);
+    block b = {.pos = lo, .buf = buf};
+    for (; b.pos < hi; b.pos += b.m) {
+        b.m = block_at(j, b.pos, hi);
+        b.r0 = b.pos / j->row;
+        b.rows = b.m / j->row;
+        load_inputs(j, &b, value);
+        run_ops(j, &b, value);
+    }
+}
+
+static void small_task(void *arg, int64_t t) {
+    _Alignas(64) char buf[SMALL_BYTES];
+    run_task(arg, t, buf);
+}
+static void large_task(void *arg, int64_t t) {
+    _Alignas(64) char buf[DT_FUSED_BYTES];
+    run_task(arg, t, buf);
 }
 
 /* The block functions, and how results become 16-bit floats. */
@@ -82,13 +142,35 @@ static dt_status resolve(job *j) {
     for (int k = 0; k < j->f->n_ops; k++) {
         const dt_fused_op *o = &j->f->op[k];
         dt_dtype tile = dt_pw_tile_dtype(o->dtype);
-        j->op[k].fn = o->code == DT_PW_CAST ? DT_ISA_FN(pw_cast)(o->key, tile) : DT_ISA_FN(pw_find)(o->code, o->key);
-        if (!j->op[k].fn) return dt_fail(DT_E_NOTIMPL, "fused: no block function for code %d on %s", o->code, dt_dtype_name(o->key));
+        j->op[k] = (fop){0};
+        if (o->kind == DT_FUSED_SPREAD) continue;
+        if (o->kind == DT_FUSED_CODE) {
+            j->op[k].fn = o->code == DT_PW_CAST ? DT_ISA_FN(pw_cast)(o->key, tile) : DT_ISA_FN(pw_find)(o->code, o->key);
+            if (!j->op[k].fn) return dt_fail(DT_E_NOTIMPL, "fused: no block function for code %d on %s", o->code, dt_dtype_name(o->key));
+        }
         if (tile == o->dtype) continue;
         j->op[k].narrow = DT_ISA_FN(pw_cast)(DT_float32, o->dtype);
         j->op[k].widen = DT_ISA_FN(pw_cast)(o->dtype, DT_float32);
     }
     return DT_OK;
+}
+
+/* How input i is walked; does it need a tile? */
+static bool read_input(job *j, int i, const dt_view *v) {
+    operand *x = &j->in[i];
+    dt_dtype tile = dt_pw_tile_dtype(v->dtype);
+    int64_t n = dt_view_numel(v);
+    j->w[i].rows = false;
+    if ((n == 1 && j->size != 1) || (n > 1 && dt_view_contiguous(v))) {
+        x->data = v->data;
+        x->size = dt_dtype_size(v->dtype);
+        x->widen = tile != v->dtype ? DT_ISA_FN(pw_cast)(v->dtype, tile) : NULL;
+        x->mode = n == 1 ? NUMBER : LINEAR;
+    } else {
+        collapse(&j->w[i], x, 1, v, v);
+        classify(&j->w[i], x, v, false);
+    }
+    return x->mode != LINEAR || x->widen;
 }
 
 static size_t widest(const job *j, const dt_kctx *c) {
@@ -98,28 +180,39 @@ static size_t widest(const job *j, const dt_kctx *c) {
     return w;
 }
 
+/* Sizes of blocks, tasks and tiles. tiles: full ones and those of an element per row. */
+static dt_status measure(job *j, const int *tiles, int64_t size) {
+    const dt_fused *f = j->f;
+    j->row = f->row ? f->row : 1;
+    j->block = f->row ? dt_fused_block(f->row, tiles[0]) : tiles[0] > 8 ? TILE / 2 : TILE;
+    while (!f->row && dt_fused_bytes(j->block, tiles[0], 0, size) > SMALL_BYTES) j->block /= 2;
+    if (dt_fused_bytes(j->block, tiles[0], tiles[1], size) > DT_FUSED_BYTES || j->size % j->row)
+        return dt_fail(DT_E_INTERNAL, "fused: rows of %lld of %lld elements in %d tiles", (long long)j->row, (long long)j->size, tiles[0]);
+    j->step = f->row ? (TASK / j->row > 1 ? TASK / j->row : 1) * j->row : TASK;
+    j->tile = ((size_t)(j->block + LONG_ROW) * (size_t)size + 63) & ~(size_t)63;
+    j->row_tile = (size_t)(DT_FUSED_ROWS + LONG_ROW) * (size_t)size;
+    j->raw_at = (size_t)tiles[0] * j->tile;
+    j->rows_at = j->raw_at + j->tile;
+    return DT_OK;
+}
+
 dt_status DT_ISA_FN(fused)(const dt_kctx *c);
 dt_status DT_ISA_FN(fused)(const dt_kctx *c) {
     const dt_fused *f = c->attr;
-    int64_t n = dt_view_numel(&c->out[0]);
-    if (n == 0) return DT_OK;
-    job j = {.f = f};
+    if (f->size == 0) return DT_OK;
+    job j;
+    j.f = f;
+    j.size = f->size;
     DT_TRY(resolve(&j));
-    collapse(&j.w, j.in, f->n_in, c->in, &c->out[0]);
-    int tiles = f->n_tiles;
-    for (int i = 0; i < f->n_in; i++) {
-        classify(&j.w, &j.in[i], &c->in[i], false);
-        j.in_tile[i] = (int8_t)(j.in[i].mode != LINEAR || j.in[i].widen ? tiles++ : 0);
-    }
+    int tiles[2] = {f->n_tiles, f->n_row_tiles};
+    for (int i = 0; i < f->n_in; i++) j.in_tile[i] = (int8_t)(read_input(&j, i, &c->in[i]) ? tiles[row_in(&j, i)]++ : -1);
     for (int k = 0; k < f->n_out; k++) {
         j.out[k] = c->out[k].data;
         j.out_size[k] = dt_dtype_size(c->out[k].dtype);
     }
-    size_t size = widest(&j, c);
-    j.block = TILE;
-    while ((size_t)tiles * (size_t)(j.block + LONG_ROW) * size > TILE_BYTES || (tiles > 8 && j.block > TILE / 2)) j.block /= 2;
-    j.tile = ((size_t)(j.block + LONG_ROW) * size + 63) & ~(size_t)63;
-    int64_t tasks = (n + TASK - 1) / TASK;
+    DT_TRY(measure(&j, tiles, (int64_t)widest(&j, c)));
+    int64_t tasks = (j.size + j.step - 1) / j.step;
+    dt_task_fn task = dt_fused_bytes(j.block, tiles[0], tiles[1], (int64_t)widest(&j, c)) > SMALL_BYTES ? large_task : small_task;
     if (tasks == 1)
         task(&j, 0);
     else

@@ -5,6 +5,7 @@
  * f32 in blocks; integers and bool work in int64. An empty reduction gives the identity, so an empty shard does no harm. */
 #include "ops/reduce.h"
 #include "backend/cpu/isa/lanes.h"
+#include "backend/cpu/isa/reduce_rows.h"
 
 typedef enum red_kind { RED_SUM, RED_PROD, RED_MAX, RED_MIN, RED_NONZERO } red_kind;
 
@@ -113,6 +114,33 @@ static dt_status reduce(const dt_kctx *c, red_kind kind, bool mean) {
     else
         run_i64(&j, c->team);
     return DT_OK;
+}
+
+/* ---- rows in the fusion interpreter ------------------------------------------------------------------------------------------ */
+/* Contiguous rows of n elements in blocks of `block`: what `line` and `put` do for each. */
+#define DEFINE_ROWS(S, T)                                                                                                        \
+    static void rows_##S(red_kind k, int64_t count, int64_t block, int64_t rows, int64_t n, const T *x, dt_dtype t, char *out) { \
+        double acc[DT_BLOCK];                                                                                                    \
+        for (int64_t r0 = 0; r0 < rows; r0 += DT_BLOCK) {                                                                        \
+            int64_t m = rows - r0 < DT_BLOCK ? rows - r0 : DT_BLOCK;                                                             \
+            for (int64_t r = 0; r < m; r++, x += n) {                                                                            \
+                double a = identity_##S(k);                                                                                      \
+                for (int64_t i = 0; i < n; i += block) a = chunk_##S(k, a, x + i, n - i < block ? n - i : block);                \
+                acc[r] = count ? a / (double)count : a;                                                                          \
+            }                                                                                                                    \
+            dt_store_f64(out + r0 * (int64_t)dt_dtype_size(t), t, acc, m);                                                       \
+        }                                                                                                                        \
+    }
+DEFINE_ROWS(f32, float)
+DEFINE_ROWS(f64, double)
+
+void DT_ISA_FN(reduce_rows)(const dt_reduce_rows *r, int64_t rows, const void *x, void *out) {
+    static const red_kind kinds[] = {[DT_FUSED_SUM] = RED_SUM, [DT_FUSED_MEAN] = RED_SUM, [DT_FUSED_MAX] = RED_MAX, [DT_FUSED_MIN] = RED_MIN};
+    int64_t count = r->kind == DT_FUSED_MEAN ? r->count : 0, block = r->from == DT_float32 || r->from == DT_float64 ? 1024 : DT_BLOCK;
+    if (r->from == DT_float64)
+        rows_f64(kinds[r->kind], count, block, rows, r->n, x, r->to, out);
+    else
+        rows_f32(kinds[r->kind], count, block, rows, r->n, x, r->to, out);
 }
 
 dt_status DT_ISA_FN(sum)(const dt_kctx *c) { return reduce(c, RED_SUM, false); }
