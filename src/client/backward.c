@@ -442,3 +442,19 @@ dt_status dt_backward_run(const dt_backward_args *a, dt_tensor **out) {
     dt_free(captured);
     return st;
 }
+
+void dt_grad_through(dt_grad *g, int n_roots, dt_tensor **roots, dt_tensor **gy, int n_inputs, dt_tensor **inputs, dt_tensor **gx) {
+    int n = 0;
+    if (g->s->status) return;
+    for (int k = 0; k < n_roots; k++) {
+        if (!dt_tensor_wants_grad(roots[k])) continue;
+        roots[n] = roots[k];
+        gy[n++] = gy[k];
+    }
+    if (!n || !n_inputs) return;
+    dt_backward_args a = {.n_roots = n, .n_inputs = n_inputs, .roots = roots, .grads = gy, .inputs = inputs};
+    a.retain_graph = a.create_graph = a.allow_unused = a.inner = true;
+    dt_status st = dt_backward_run(&a, gx);
+    if (st) dt_scope_fail(g->s, st);
+    for (int k = 0; k < n_inputs; k++) gx[k] = st ? NULL : dt_scope_own(g->s, gx[k]);
+}

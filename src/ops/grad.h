@@ -37,6 +37,9 @@ dt_value dt_grad_scalar(const dt_grad *g, int i);
 dt_value dt_grad_value(dt_grad *g, int i);
 /* For `compose` functions that find a fault: dt_scope_fail(s, dt_fail(…)). */
 void dt_scope_fail(dt_scope *s, dt_status status);
+/* For formulas of gradients of gradients that build the operator once more out of differentiable ops: the gradients gx of `inputs` (borrowed,
+ * NULL where a root does not depend on one), given those of the roots. */
+void dt_grad_through(dt_grad *g, int n_roots, dt_tensor **roots, dt_tensor **gy, int n_inputs, dt_tensor **inputs, dt_tensor **gx);
 void dt_grad_set(dt_grad *g, int i, dt_tensor *gx); /* borrows gx; NULL (no error pending) = no gradient */
 
 #endif

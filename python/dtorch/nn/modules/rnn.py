@@ -1,4 +1,4 @@
-"""Recurrent layers. The input's share of all gates is computed for the whole sequence at once; the loop over time is plain Python.
+"""Recurrent layers. The input's share of all gates is computed for the whole sequence at once; the recurrence is one operator a direction.
 
 Gates are stacked in the weights in PyTorch's order: LSTM i, f, g, o; GRU r, z, n.
 """
@@ -20,21 +20,28 @@ __all__ = ["GRU", "GRUCell", "LSTM", "LSTMCell", "RNN", "RNNBase", "RNNCell", "R
 _GATES = {"RNN_TANH": 1, "RNN_RELU": 1, "LSTM": 4, "GRU": 3}
 
 
+_MODES = {"RNN_TANH": 0, "RNN_RELU": 1, "LSTM": 2, "GRU": 3}
+_ops = dtorch._C._ops
+
+
+def _wants_grad(*tensors):
+    return dtorch.is_grad_enabled() and any(t is not None and t.requires_grad for t in tensors)
+
+
 def _step_tanh(gx, h, w, b):
     out = (gx + F.linear(h[0], w, b)).tanh()
-    return out, (out,)
+    return (out,)
 
 
 def _step_relu(gx, h, w, b):
     out = (gx + F.linear(h[0], w, b)).relu()
-    return out, (out,)
+    return (out,)
 
 
 def _step_lstm(gx, h, w, b):
     i, f, g, o = (gx + F.linear(h[0], w, b)).chunk(4, -1)
     c = f.sigmoid() * h[1] + i.sigmoid() * g.tanh()
-    out = o.sigmoid() * c.tanh()
-    return out, (out, c)
+    return o.sigmoid() * c.tanh(), c
 
 
 def _step_gru(gx, h, w, b):
@@ -42,8 +49,7 @@ def _step_gru(gx, h, w, b):
     hr, hz, hn = F.linear(h[0], w, b).chunk(3, -1)
     r, z = (xr + hr).sigmoid(), (xz + hz).sigmoid()
     n = (xn + r * hn).tanh()
-    out = n + z * (h[0] - n)
-    return out, (out,)
+    return (n + z * (h[0] - n),)
 
 
 _STEP = {"RNN_TANH": _step_tanh, "RNN_RELU": _step_relu, "LSTM": _step_lstm, "GRU": _step_gru}
@@ -157,30 +163,30 @@ class RNNBase(Module):
                 raise RuntimeError(f"Expected {name} size {(count, batch, size)}, got {list(state.shape)}")
         return states
 
-    def _run_direction(self, x, state, suffix, backwards):
-        """One layer in one direction: x (T, N, in) -> outputs (T, N, out) and the last state."""
-        step = _STEP[self.mode]
+    def _run_direction(self, x, state, suffix, backwards, sizes):
+        """One layer in one direction: x (T, N, in) or packed (R, in) -> outputs (T, N, out) or (R, out) and the last state."""
         w, b = getattr(self, "weight_hh" + suffix), getattr(self, "bias_hh" + suffix, None)
-        gates = F.linear(x, getattr(self, "weight_ih" + suffix), getattr(self, "bias_ih" + suffix, None)).unbind(0)
+        bias = getattr(self, "bias_ih" + suffix, None)
+        if b is not None and self.mode != "GRU":  # the two biases are added to the same gates
+            bias, b = bias + b, None
+        gates = F.linear(x, getattr(self, "weight_ih" + suffix), bias)
+        c = state[1] if self.mode == "LSTM" else None
         projection = getattr(self, "weight_hr" + suffix) if self.proj_size else None
-        outs = [None] * len(gates)
-        for t in reversed(range(len(gates))) if backwards else range(len(gates)):
-            out, state = step(gates[t], state, w, b)
-            if projection is not None:
-                out = F.linear(out, projection)
-                state = (out, *state[1:])
-            outs[t] = out
-        return dtorch.stack(outs), state
+        save = _wants_grad(gates, *state, w, b, projection)
+        out, h, c, _ = _ops.rnn_layer(gates, state[0], c, w, b, projection, sizes, _MODES[self.mode], backwards, save)
+        if out.dtype != gates.dtype:  # 16-bit gates are computed in float32
+            out, h, c = out.to(gates.dtype), h.to(gates.dtype), c.to(gates.dtype)
+        return out, (h, c) if self.mode == "LSTM" else (h,)
 
-    def _run(self, x, states):
-        """All layers: x (T, N, in), states (layers * directions, N, size) each -> outputs and last states."""
+    def _run(self, x, states, sizes=None):
+        """All layers: x (T, N, in) or packed, states (layers * directions, N, size) each -> outputs and last states."""
         last = []
         directions = 2 if self.bidirectional else 1
         for layer in range(self.num_layers):
             outs = []
             for d, suffix in enumerate(self._suffixes(layer)):
                 k = layer * directions + d
-                out, state = self._run_direction(x, tuple(s[k] for s in states), suffix, d == 1)
+                out, state = self._run_direction(x, tuple(s[k] for s in states), suffix, d == 1, sizes)
                 outs.append(out)
                 last.append(state)
             x = outs[0] if directions == 1 else dtorch.cat(outs, -1)
@@ -189,24 +195,15 @@ class RNNBase(Module):
         return x, tuple(dtorch.stack(list(s)) for s in zip(*last, strict=True))
 
     def _run_packed(self, packed, hx):
-        """Sequences of several lengths, one group of equal lengths after the other."""
-        sequences = packed.unpack()
-        count = len(sequences)
-        states = self._initial(self._permuted(hx, packed.sorted_indices), count, True, packed.data)
-        groups = {}
-        for i, s in enumerate(sequences):
-            groups.setdefault(s.shape[0], []).append(i)
-        outs, lasts = [None] * count, [None] * count
-        for members in groups.values():
-            at = dtorch.tensor(members, device=packed.data.device)
-            out, last = self._run(dtorch.stack([sequences[i] for i in members], 1), tuple(s.index_select(1, at) for s in states))
-            for j, i in enumerate(members):
-                outs[i] = out[:, j]
-                lasts[i] = tuple(s[:, j] for s in last)
-        last = tuple(dtorch.stack(list(s), 1) for s in zip(*lasts, strict=True))
-        if packed.unsorted_indices is not None:
-            last = tuple(s.index_select(1, packed.unsorted_indices) for s in last)
-        return packed.repack(outs), last
+        """Sequences of several lengths: the rows of each step lie together, and steps only get shorter."""
+        sizes = packed.batch_sizes
+        order, back = packed.sorted_indices, packed.unsorted_indices
+        count = packed.counts[0]
+        states = self._initial(self._permuted(hx, order), count, True, packed.data)
+        out, last = self._run(packed.data, states, sizes.to(packed.data.device))
+        if back is not None:
+            last = tuple(s.index_select(1, back) for s in last)
+        return packed.like(out), last
 
     def _permuted(self, hx, order):
         if hx is None or order is None:
@@ -346,7 +343,7 @@ class RNNCellBase(Module):
                 if state.dim() not in (1, 2):
                     raise ValueError(f"{self._get_name()}: Expected hidden to be 1D or 2D, got {state.dim()}D instead")
             states = tuple(s if batched else s.unsqueeze(0) for s in states)
-        _, states = _STEP[mode](F.linear(x, self.weight_ih, self.bias_ih), states, self.weight_hh, self.bias_hh)
+        states = _STEP[mode](F.linear(x, self.weight_ih, self.bias_ih), states, self.weight_hh, self.bias_hh)
         return states if batched else tuple(s.squeeze(0) for s in states)
 
     def extra_repr(self):

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import numpy as np
+
 import dtorch
 from dtorch import Tensor
 
@@ -41,12 +43,24 @@ def unpad_sequence(padded_sequences, lengths, batch_first=False):
 class PackedSequence(tuple):
     """Sequences of several lengths, step by step without padding: ``(data, batch_sizes, sorted_indices, unsorted_indices)``."""
 
-    __slots__ = ()
-
     def __new__(cls, data, batch_sizes=None, sorted_indices=None, unsorted_indices=None):
         if unsorted_indices is None and sorted_indices is not None:
             unsorted_indices = sorted_indices.argsort()
         return tuple.__new__(cls, (data, batch_sizes, sorted_indices, unsorted_indices))
+
+    @property
+    def counts(self):
+        """The batch sizes on the host; reading them waits once, unless the sequence was packed here."""
+        if "_counts" not in self.__dict__:
+            self._counts = self.batch_sizes.tolist()
+        return self._counts
+
+    def like(self, data):
+        """Another packed sequence of the same lengths."""
+        out = PackedSequence(data, *self[1:])
+        if "_counts" in self.__dict__:
+            out._counts = self._counts
+        return out
 
     data = property(lambda self: self[0])
     batch_sizes = property(lambda self: self[1])
@@ -61,23 +75,7 @@ class PackedSequence(tuple):
 
     def to(self, *args, **kwargs):
         """Move or cast the data."""
-        return PackedSequence(self.data.to(*args, **kwargs), *self[1:])
-
-    def unpack(self):
-        """The sequences (L_i, *), longest first."""
-        sizes = self.batch_sizes.tolist()
-        lengths = [sum(size > i for size in sizes) for i in range(sizes[0])]
-        starts = [0]
-        for size in sizes:
-            starts.append(starts[-1] + size)
-        at = [dtorch.tensor([starts[t] + i for t in range(n)], device=self.data.device) for i, n in enumerate(lengths)]
-        return [self.data.index_select(0, index) for index in at]
-
-    def repack(self, sequences):
-        """Another packed sequence with the same lengths, of the sequences (L_i, *), longest first."""
-        sizes = self.batch_sizes.tolist()
-        data = dtorch.stack([sequences[i][t] for t, size in enumerate(sizes) for i in range(size)])
-        return PackedSequence(data, *self[1:])
+        return self.like(self.data.to(*args, **kwargs))
 
 
 def pack_padded_sequence(input, lengths, batch_first=False, enforce_sorted=True):
@@ -98,33 +96,37 @@ def pack_padded_sequence(input, lengths, batch_first=False, enforce_sorted=True)
     else:
         order = sorted(range(len(sizes)), key=lambda i: -sizes[i])
         sizes = [sizes[i] for i in order]
-    order_tensor = None if order is None else dtorch.tensor(order, device=input.device)
-    if order_tensor is not None:
-        rows = rows.index_select(0, order_tensor)
-    counts = [sum(n > t for n in sizes) for t in range(sizes[0])]
-    data = dtorch.cat([rows[:count, t] for t, count in enumerate(counts)])
-    return PackedSequence(data, dtorch.tensor(counts), order_tensor)
+    longest = rows.shape[1]
+    if sizes[0] > longest:
+        raise RuntimeError(f"Expected all lengths to be at most {longest}, the length of input, but got {sizes[0]}")
+    counts = np.greater(sizes, np.arange(sizes[0])[:, None]).sum(1).tolist()
+    base = np.arange(len(sizes)) if order is None else np.asarray(order)
+    at = np.concatenate([base[:count] * longest + t for t, count in enumerate(counts)])
+    data = rows.flatten(0, 1).index_select(0, dtorch.tensor(at, device=input.device))
+    out = PackedSequence(data, dtorch.tensor(counts), None if order is None else dtorch.tensor(order, device=input.device))
+    out._counts = counts
+    return out
 
 
 def pad_packed_sequence(sequence, batch_first=False, padding_value=0.0, total_length=None):
     """The padded batch of a packed sequence and the lengths (N,)."""
-    rows = sequence.unpack()
-    lengths = [row.shape[0] for row in rows]
+    counts, data = np.asarray(sequence.counts), sequence.data
+    longest = len(counts)
+    if total_length is not None and total_length < longest:
+        raise ValueError(
+            "Expected total_length to be at least the length of the longest sequence in input, "
+            f"but got total_length={total_length} and max sequence length being {longest}"
+        )
+    slots = np.arange(counts[0])
+    live = slots < counts[:, None]
+    at = np.where(live, (np.cumsum(counts) - counts)[:, None] + slots, data.shape[0])
+    at = np.pad(at, ((0, (total_length or longest) - longest), (0, 0)), constant_values=data.shape[0])
+    filler = dtorch.full((1, *data.shape[1:]), padding_value, dtype=data.dtype, device=data.device)
+    rows = dtorch.cat([data, filler]).index_select(0, dtorch.tensor(at.reshape(-1), device=data.device))
+    out, lengths = rows.unflatten(0, at.shape), dtorch.tensor(live.sum(0))
     if sequence.unsorted_indices is not None:
-        order = sequence.unsorted_indices.tolist()
-        rows, lengths = [rows[i] for i in order], [lengths[i] for i in order]
-    out = pad_sequence(rows, batch_first, padding_value)
-    time = 1 if batch_first else 0
-    if total_length is not None:
-        if total_length < out.shape[time]:
-            raise ValueError(
-                "Expected total_length to be at least the length of the longest sequence in input, "
-                f"but got total_length={total_length} and max sequence length being {out.shape[time]}"
-            )
-        shape = list(out.shape)
-        shape[time] = total_length - out.shape[time]
-        out = dtorch.cat([out, dtorch.full(shape, padding_value, dtype=out.dtype, device=out.device)], time)
-    return out, dtorch.tensor(lengths)
+        out, lengths = out.index_select(1, sequence.unsorted_indices), lengths.index_select(0, sequence.unsorted_indices.to(lengths.device))
+    return (out.transpose(0, 1) if batch_first else out), lengths
 
 
 def pack_sequence(sequences, enforce_sorted=True):
