@@ -5,6 +5,7 @@ from __future__ import annotations
 import warnings
 
 import dtorch
+from dtorch._C import _nn
 from dtorch.nn import functional as F
 from dtorch.nn import init
 from dtorch.nn.modules.linear import NonDynamicallyQuantizableLinear
@@ -59,35 +60,35 @@ class ReLU(_Inplace):
     """``max(0, x)``"""
 
     def forward(self, input):
-        return F.relu(input, self.inplace)
+        return F.relu(input, True) if self.inplace else _nn.relu(input)
 
 
 class SiLU(_Inplace):
     """``x sigmoid(x)``"""
 
     def forward(self, input):
-        return F.silu(input, self.inplace)
+        return F.silu(input, True) if self.inplace else _nn.silu(input)
 
 
 class Mish(_Inplace):
     """``x tanh(softplus(x))``"""
 
     def forward(self, input):
-        return F.mish(input, self.inplace)
+        return F.mish(input, True) if self.inplace else _nn.mish(input)
 
 
 class SELU(_Inplace):
     """Scaled ELU of self-normalising networks."""
 
     def forward(self, input):
-        return F.selu(input, self.inplace)
+        return F.selu(input, True) if self.inplace else _nn.selu(input)
 
 
 class Hardsigmoid(_Inplace):
     """``clamp(x / 6 + 1 / 2, 0, 1)``"""
 
     def forward(self, input):
-        return F.hardsigmoid(input, self.inplace)
+        return F.hardsigmoid(input, True) if self.inplace else _nn.hardsigmoid(input)
 
     def extra_repr(self):
         return ""
@@ -97,7 +98,7 @@ class Hardswish(_Inplace):
     """``x hardsigmoid(x)``"""
 
     def forward(self, input):
-        return F.hardswish(input, self.inplace)
+        return F.hardswish(input, True) if self.inplace else _nn.hardswish(input)
 
     def extra_repr(self):
         return ""

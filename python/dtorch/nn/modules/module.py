@@ -1,7 +1,7 @@
 """The base class of all networks.
 
 A module keeps hook tables and three registries (parameters, buffers, children), each mirrored into its ``__dict__`` (see ``_registry.py``).
-``__call__`` looks at one flag and calls ``forward``. State dictionaries are in ``_state.py``, hooks in ``_hooks.py``.
+``__call__`` (in C: ``_Callable``) looks at one flag and calls ``forward``. State dictionaries are in ``_state.py``, hooks in ``_hooks.py``.
 """
 
 from __future__ import annotations
@@ -11,6 +11,7 @@ from collections import OrderedDict
 
 import dtorch
 from dtorch import Tensor
+from dtorch._C import _Callable
 from dtorch.nn.modules._hooks import (
     HookMixin,
     register_module_forward_hook,
@@ -81,7 +82,15 @@ def _parse_to(args, kwargs):
     return out
 
 
-class Module(StateMixin, HookMixin):
+def _no_attribute(self, name):
+    """``Module.__getattr__``, for those who call it: a registry's entry is in ``__dict__``, where ordinary look-up finds it."""
+    try:
+        return self.__dict__[name]
+    except KeyError:
+        raise AttributeError(f"'{type(self).__name__}' object has no attribute '{name}'") from None
+
+
+class Module(_Callable, StateMixin, HookMixin):
     """The base class of all networks: subclass it, assign parameters and other modules in ``__init__``, write ``forward``.
 
     ``training`` says whether the module is in training mode (see :meth:`train`).
@@ -112,11 +121,6 @@ class Module(StateMixin, HookMixin):
     def forward(self, *args, **kwargs):
         """What the module computes; every subclass has its own."""
         raise NotImplementedError(f'Module [{type(self).__name__}] is missing the required "forward" function')
-
-    def __call__(self, *args, **kwargs):
-        if self._hooked:
-            return self._call_hooked(args, kwargs)
-        return self.forward(*args, **kwargs)
 
     # ---- registering
 
@@ -219,9 +223,11 @@ class Module(StateMixin, HookMixin):
 
     # ---- attributes
 
-    def __getattr__(self, name):
-        # Only for names that ordinary look-up did not find: a registry entry would be in __dict__.
-        raise AttributeError(f"'{type(self).__name__}' object has no attribute '{name}'")
+    def __init_subclass__(cls, **kwargs):
+        super().__init_subclass__(**kwargs)
+        # A class with `__getattr__` is slow at every look-up in CPython, so Module gets one only when a subclass may call super().__getattr__.
+        if "__getattr__" not in Module.__dict__ and any("__getattr__" in c.__dict__ for c in cls.__mro__):
+            Module.__getattr__ = _no_attribute
 
     def _forget(self, name, keep=None):
         """Take `name` out of everything but the registry `keep`."""
