@@ -90,7 +90,7 @@ def _no_attribute(self, name):
         raise AttributeError(f"'{type(self).__name__}' object has no attribute '{name}'") from None
 
 
-class Module(_Callable, StateMixin, HookMixin):
+class Module(StateMixin, HookMixin, _Callable):  # first a class of Python: FSDP changes classes of modules, which asks for a base alike
     """The base class of all networks: subclass it, assign parameters and other modules in ``__init__``, write ``forward``.
 
     ``training`` says whether the module is in training mode (see :meth:`train`).
