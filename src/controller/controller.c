@@ -375,9 +375,10 @@ void dt_engine_stop(void) {
         dt_ring_publish(&e->ring);
         dt_ring_wake(&e->ring);
         pthread_join(thread, NULL);
+        if (DT_UNLIKELY(dt_nodes > 1)) dt_remote_flush(); /* other nodes have their part of what was dispatched, or its collectives would wait for ever */
+        dt_devices_quiesce();
         dt_remote_stop();
         dt_order_free();
-        dt_devices_quiesce();
         dt_bufs_sweep();
         dt_devices_free();
         dt_engine_plans_free();

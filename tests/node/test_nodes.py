@@ -233,3 +233,22 @@ def test_a_repeated_step_says_little_and_new_numbers_arrive(tmp_path):
         tmp_path,
     )
     assert out.stdout.split() == ["True", "True"], out.stdout + out.stderr
+
+
+def test_a_program_may_end_in_the_middle_of_its_work(tmp_path):
+    out = program(
+        """
+        import sys, dtorch
+        from dtorch import Replicate, Shard, distribute_tensor, init_device_mesh
+        mesh = init_device_mesh("cpu", (4,))
+        x = distribute_tensor(dtorch.ones(256, 256), mesh, [Shard(0)])
+        kept = []
+        for _ in range(200):
+            kept.append((x @ x.redistribute(mesh, [Replicate()])).sum(0).redistribute(mesh, [Replicate()]))
+        sys.exit(5)  # nothing was read: collectives are under way, and others were never begun
+        """,
+        tmp_path,
+        n=4,
+        timeout=60,
+    )
+    assert out.returncode == 5 and "not all of the run has ended" not in out.stderr, out.stderr
