@@ -255,6 +255,7 @@ static dt_status run_graph(dt_engine *e, dt_graph *g) {
     if (s) return s;
     if (DT_UNLIKELY(begin != 0)) trace_memory(p);
     push_run(e, g, p, &b);
+    if (DT_UNLIKELY(e->remat || e->n_evicted)) dt_remat_record(g, p);
     if (DT_UNLIKELY(begin != 0)) dt_trace_add(DT_TRACE_RUN, "dispatch", g->node[0].site, begin, (uint64_t)g->n, e->stats.plan_hits - hits);
     return DT_OK;
 }
@@ -373,8 +374,6 @@ void dt_engine_dispatch_graph(dt_graph *g) {
         poison_node(&g->node[0], s);
     } else if (s)
         run_one_by_one(e, g);
-    else if (e->remat || e->n_evicted)
-        dt_remat_record(g);
     release_nodes(e, g, 0);
     dt_graph_clear(g);
 }

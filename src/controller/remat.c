@@ -46,7 +46,15 @@ static void record_node(dt_gnode *n) {
     }
 }
 
-void dt_remat_record(dt_graph *g) {
+/* Until they are released, nobody may count on what lies in them: releasing one value may make another one wanted. */
+static void mark_spent(const dt_graph *g, const dt_plan *p) {
+    for (int i = 0; i < p->n_programs; i++)
+        for (int k = 0; k < p->program[i].n_ext; k++)
+            if (p->program[i].ext[k].written) g->ext[p->program[i].ext[k].value]->spent = true;
+}
+
+void dt_remat_record(dt_graph *g, const dt_plan *p) {
+    mark_spent(g, p);
     for (int i = 0; i < g->n && g->node[i].live; i++) {
         dt_gnode *n = &g->node[i];
         uint64_t now = ++dt_the_engine.calls;
@@ -59,7 +67,7 @@ void dt_remat_record(dt_graph *g) {
 
 static void drop_memory(dt_gvalue *v) {
     dt_gvalue_parts_free(v);
-    v->ready = false;
+    v->ready = v->spent = false;
     v->layout = 0;
 }
 
@@ -153,7 +161,7 @@ typedef struct walk {
 } walk;
 
 static bool walk_back(walk *w, const dt_gvalue *v) {
-    if (v->ready && (!w->group || v->group != w->group)) return true;
+    if (v->ready && !v->spent && (!w->group || v->group != w->group)) return true;
     dt_recipe *r = v->recipe;
     if (!r || v->node >= 0) return false; /* lost, or about to be made */
     if (r->walk == w->stamp) return true;

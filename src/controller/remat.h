@@ -25,9 +25,9 @@ typedef struct dt_recipe {
     dt_gvalue **out;  /* (n_out,) not held; NULL: gone */
 } dt_recipe;
 
-void dt_remat_record(dt_graph *g);              /* g was dispatched: its results get recipes */
-dt_status dt_remat_restore(dt_graph *g) DT_WUR; /* calls for the evicted values that live nodes of g read (dead.c ran) */
-dt_status dt_remat_bring(dt_gvalue *v) DT_WUR;  /* make an evicted value now */
+void dt_remat_record(dt_graph *g, const dt_plan *p); /* g was dispatched: its results get recipes */
+dt_status dt_remat_restore(dt_graph *g) DT_WUR;      /* calls for the evicted values that live nodes of g read (dead.c ran) */
+dt_status dt_remat_bring(dt_gvalue *v) DT_WUR;       /* make an evicted value now */
 void dt_remat_evict(dt_gvalue *v);
 void dt_remat_release(dt_gvalue *v); /* a client or a node let go of it: it stays for recipes, or goes */
 void dt_remat_forget(dt_gvalue *v);  /* its recipe goes */

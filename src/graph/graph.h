@@ -36,6 +36,7 @@ typedef struct dt_gvalue {
     /* under a memory budget (controller/remat.h); 0 otherwise */
     struct dt_recipe *recipe;         /* how to make it again; NULL: it cannot be */
     bool evicted, demands;            /* it has no memory but its recipe; somebody may ask for it, so its recipe's inputs must stay */
+    bool spent;                       /* the subgraph just dispatched writes something else into its memory */
     uint32_t holds, wanted;           /* recipes that read it; of those, of evicted values that may be asked for */
     uint32_t pin, group;              /* while looking for memory */
     uint64_t used_at;                 /* the last call that made or read it, counted as they are dispatched */

@@ -252,3 +252,32 @@ def test_a_long_loop_keeps_no_recipes(device):
             rss = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
     x.sum().item()
     assert resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - rss < 8 << 10  # KiB
+
+
+ZERO = """
+import sys; sys.path.insert(0, {dist!r})
+from test_zero import batch_on, fully_shard, init_device_mesh, make, shard_all, train
+mesh = init_device_mesh("cpu", (3,))
+runs = [train(shard_all(make(), mesh, reshard_after_forward=True), batch_on(mesh)) for _ in range({runs})]
+for losses, parameters in runs:
+    print(losses, [float(p.astype("f8").sum()) for p in parameters])
+"""
+
+
+def test_evicting_at_random_in_a_sharded_training():
+    """Gathered weights, collectives and donated parameters: nothing that an evicted value needs is overwritten."""
+    import os
+    import subprocess
+    import sys
+
+    def run(evict, runs):
+        env = {k: v for k, v in os.environ.items() if k != "DTORCH_EVICT"} | evict | {"PYTHONPATH": os.pathsep.join(sys.path)}
+        code = ZERO.format(dist=os.path.join(os.path.dirname(__file__), "..", "dist"), runs=runs)
+        done = subprocess.run([sys.executable, "-c", code], env=env, capture_output=True, text=True, timeout=120)
+        assert done.returncode == 0, done.stderr[-2000:]
+        return set(done.stdout.splitlines())
+
+    want = run({}, 1)
+    assert len(want) == 1
+    assert run({"DTORCH_EVICT": "2"}, 12) == want
+    assert run({"DTORCH_EVICT": "7"}, 12) == want
