@@ -20,7 +20,7 @@ GROUPS = [
     ("unit", "tests/unit/", (".c",)),
     ("cexample", "examples/c/", (".c",)),
     ("header", "include/", (".h",)),
-    ("package", "python/dtorch/", (".py", ".pyi", "py.typed")),
+    ("package", "python/dtorch/", (".py", ".pyi", ".json", "py.typed")),
 ]
 
 

@@ -127,7 +127,7 @@ static int encode(const dt_prep *p, const dt_args *args) {
         }
     }
     dt_c.key[0] = (uint64_t)(uintptr_t)p->op ^ dt_c.wires << 48;
-    dt_c.key[1] = (uint64_t)(uintptr_t)args->spec;
+    dt_c.key[1] = args->spec ? (uint64_t)(uintptr_t)args->spec : dt_default_device;
     dt_c.key[2] = kinds | (uint64_t)dt_default_dtype() << 60;
     dt_c.n_key = (uint32_t)(k - dt_c.key);
     dt_c.n_in = n;

@@ -383,10 +383,22 @@ static dt_status devices_differ(const dt_mesh *a, const dt_mesh *b) {
     dt_mesh_print(a, &s);
     dt_str_add(&s, " and ");
     dt_mesh_print(b, &s);
-    return dt_fail(DT_E_STATE, "Expected all tensors to be on the same device, but found at least two devices, %s!", s.buf);
+    bool sim = (dt_device_kind(a->dev[0]) == DT_SIM) != (dt_device_kind(b->dev[0]) == DT_SIM);
+    return dt_fail(DT_E_STATE, "Expected all tensors to be on the same device, but found at least two devices, %s!%s", s.buf,
+                   sim ? " What takes part in a simulation is made inside dtorch.simulate()" : "");
 }
 
-static bool is_free_scalar(const dt_meta *m) { return m->ndim == 0 && m->mesh->ndim == 0 && dt_device_kind(m->mesh->dev[0]) == DT_CPU; }
+/* Simulated tensors hold no data: nothing real comes from them or goes to them. */
+static dt_status one_world(const dt_call *c) {
+    bool sim = dt_device_kind(c->mesh->dev[0]) == DT_SIM;
+    for (int i = 0; i < c->n_in; i++)
+        if (c->in[i] && c->in[i]->mesh && (dt_device_kind(c->in[i]->mesh->dev[0]) == DT_SIM) != sim)
+            return dt_fail(DT_E_VALUE, "%s(): a %s tensor meets %s device: what takes part in a simulation is made inside dtorch.simulate()", dt_op_name(c->op),
+                           sim ? "real" : "simulated", sim ? "a simulated" : "a real");
+    return DT_OK;
+}
+
+static bool is_free_scalar(const dt_meta *m) { return m->ndim == 0 && m->mesh->ndim == 0 && dt_device_kind(m->mesh->dev[0]) != DT_CUDA; }
 
 /* Distributed inputs decide; plain ones follow. Among plain inputs, those with dimensions decide over 0-dim ones on a cpu. */
 static dt_status find_mesh(dt_call *c) {
@@ -406,8 +418,8 @@ static dt_status find_mesh(dt_call *c) {
             one = m->mesh;
     }
     c->mesh = many ? many : one ? one : scalar;
-    if (!c->mesh) c->mesh = dt_m.spec && !dt_m.spec->mesh->ndim ? dt_m.spec->mesh : dt_mesh_single(dt_device_make(DT_CPU, 0));
-    return c->mesh ? DT_OK : dt_fail(DT_E_NOMEM, "%s(): out of host memory", dt_op_name(c->op));
+    if (!c->mesh) c->mesh = dt_m.spec && !dt_m.spec->mesh->ndim ? dt_m.spec->mesh : dt_mesh_single(dt_default_device);
+    return c->mesh ? one_world(c) : dt_fail(DT_E_NOMEM, "%s(): out of host memory", dt_op_name(c->op));
 }
 
 /* used[i]: in[i] cast as infer wants it, lying as `place` says (NULL: replicated). */
@@ -444,7 +456,8 @@ static dt_status choose_lowered(dt_call *c, dt_node *n) {
         mesh = dt_mesh_single(mesh->dev[i]);
         if (!mesh) return DT_E_NOMEM;
     }
-    c->mesh = mesh ? mesh : dt_mesh_single(dt_device_make(DT_CPU, 0));
+    c->mesh = mesh ? mesh : dt_mesh_single(dt_default_device);
+    DT_TRY(one_world(c));
     for (int i = 0; i < n->n_out; i++) DT_TRY(dt_meta_intern(&n->out[i], c->mesh, place, &c->out[i]));
     return DT_OK;
 }

@@ -7,6 +7,7 @@
 
 #include <pthread.h>
 #include <string.h>
+#include <time.h>
 
 #include "base/cpu.h"
 #include "comm/net.h"
@@ -362,6 +363,12 @@ dt_status dt_engine_mpi(char *text, size_t cap) { return dt_net_probe(text, cap)
 void dt_engine_nodes_init(void) { dt_nodes_init(); }
 void dt_engine_threads_set(int n) { dt_devices_threads_set(n); }
 int dt_engine_threads(void) { return dt_devices_threads(); }
+double dt_engine_cpu_seconds(void) {
+    clockid_t id;
+    struct timespec t;
+    if (!atomic_load(&started) || forked || pthread_getcpuclockid(thread, &id) || clock_gettime(id, &t)) return 0;
+    return (double)t.tv_sec + 1e-9 * (double)t.tv_nsec;
+}
 void dt_engine_stats_get(dt_engine_stats *out) { *out = dt_the_engine.stats; }
 
 void dt_engine_stop(void) {

@@ -53,6 +53,14 @@ typedef struct dt_order_entry {
 size_t dt_order_log(dt_order_entry *out, size_t cap); /* the last 4096 at most; call after synchronising */
 void dt_order_log_reset(void);
 
+/* sim.c: the engine is idle, the client has synchronised. */
+struct dt_hardware;
+struct dt_sim_device;
+dt_status dt_engine_sim_start(const struct dt_hardware *h, int n_devices) DT_WUR;
+void dt_engine_sim_stop(void);
+void dt_engine_sim_get(int i, struct dt_sim_device *clock, dt_memory_stats *memory);
+double dt_engine_cpu_seconds(void); /* processor time of the controller's thread since its start; 0 before */
+
 size_t dt_comm_report(dt_comm_entry *out, size_t cap);
 size_t dt_comm_devices(dt_comm_sent *out, size_t cap);
 

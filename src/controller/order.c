@@ -29,6 +29,7 @@
 
 #include "controller/engine.h"
 #include "passes/options.h"
+#include "plan/cost.h"
 
 enum { SEGMENTS = 1024, WINDOW = 512, ABSORB_MAX = 64, NODES_PENDING = 1 << 16, WALK_MAX = 512, KINDS = 8192, QUIET_CALLS = 20000, LOG = 4096 };
 
@@ -124,31 +125,11 @@ static bool add_dep(segment *s, uint32_t id) {
 
 /* ---- costs: seconds of a device, from shapes alone ------------------------------------------------------------------------------------------------ */
 double dt_call_cost(dt_call *c) {
-    enum { FLOPS = 20, BYTES = 5 }; /* 1e9 a second; what matters is their ratio */
-    if (c->cost > 0) return (double)c->cost - 1;
-    double bytes = 0, flops = 0, share = 1;
-    dt_type type[c->n_out + 1];
-    for (int i = 0; i < c->n_out; i++) {
-        type[i] = dt_meta_type(c->out[i]);
-        flops += (double)c->out[i]->numel;
-        bytes += (double)c->out[i]->numel * (double)dt_dtype_size((dt_dtype)c->out[i]->dtype);
+    if (c->cost_of != dt_hardware_generation) {
+        c->cost = (float)dt_cost_call(dt_hardware_get(), c);
+        c->cost_of = dt_hardware_generation;
     }
-    for (int i = 0; i < c->n_in; i++)
-        if (c->used[i] && !c->used[i]->wrapped) bytes += (double)c->used[i]->numel * (double)dt_dtype_size((dt_dtype)c->used[i]->dtype);
-    for (int d = 0; d < c->mesh->ndim; d++) {
-        bool cut = false;
-        for (int i = 0; i < c->n_in; i++) cut |= c->used[i] && !c->used[i]->wrapped && c->used[i]->mesh == c->mesh && c->used[i]->place[d].kind == DT_SHARD;
-        for (int i = 0; i < c->n_out; i++) cut |= c->out[i]->mesh == c->mesh && c->out[i]->place[d].kind == DT_SHARD;
-        if (cut) share /= (double)c->mesh->dim[d];
-    }
-    if (c->op->flops) {
-        dt_node n = {.op = c->op, .attr = (void *)c->attr, .n_in = c->n_in, .n_out = c->n_out, .in = c->in, .out = type};
-        flops = c->op->flops(&n);
-    }
-    double cost = 1e-6 + share * fmax(flops / (FLOPS * 1e9), bytes / (BYTES * 1e9));
-    if (c->op->alias || (c->op->flags & DT_F_LOWERED)) cost = 0;
-    c->cost = (float)(1 + cost);
-    return cost;
+    return (double)c->cost;
 }
 
 static double device_free(dt_device d) {

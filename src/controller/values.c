@@ -70,6 +70,25 @@ void dt_gvalue_poison(dt_gvalue *v, dt_error_t *e) {
     }
 }
 
+/* A simulated device's: memory without data. */
+static dt_status sim_part(dt_gvalue *v, int i, const dt_view *shape) {
+    dt_device_state *s;
+    dt_device d = v->meta->mesh->dev[i];
+    size_t bytes = (size_t)dt_view_numel(shape) * dt_dtype_size((dt_dtype)v->meta->dtype);
+    void *data;
+    DT_TRY(dt_device_get(d, &s));
+    DT_TRY(dt_alloc_get(&s->alloc, &bytes, &data));
+    dt_buf *b = dt_buf_new(d, bytes, data);
+    if (!(v->part[i] = dt_part_new(v->meta->ndim, NULL)) || !b) {
+        dt_alloc_put(&s->alloc, data, bytes);
+        dt_free(b);
+        return dt_fail(DT_E_NOMEM, "value: out of host memory");
+    }
+    b->live = 1;
+    v->part[i]->buf = b;
+    return DT_OK;
+}
+
 /* Another node's part: sent there, contiguous. */
 static dt_status remote_part(dt_gvalue *v, int i, dt_view *src, const dt_hostbuf *h, int64_t offset) {
     src->dtype = (dt_dtype)v->meta->dtype;
@@ -101,6 +120,10 @@ dt_status dt_gvalue_from_host(dt_gvalue *v, dt_hostbuf *h) {
         }
         if (DT_UNLIKELY(!dt_device_here(m->mesh->dev[i]))) {
             DT_TRY(remote_part(v, i, &shape, h, offset));
+            continue;
+        }
+        if (DT_UNLIKELY(dt_device_kind(m->mesh->dev[i]) == DT_SIM)) {
+            DT_TRY(sim_part(v, i, &shape));
             continue;
         }
         bool dense = dt_view_contiguous(&shape);

@@ -317,7 +317,8 @@ typedef struct dt_call {
     uint64_t issued;
     /* the controller's line */
     _Alignas(64) _Atomic uint64_t done;
-    float cost;                          /* 1 + the controller's estimate in seconds; 0: not made yet */
+    float cost;                          /* the controller's estimate in seconds */
+    uint32_t cost_of;                    /* by which description of hardware (plan/cost.h); 0: not made yet */
     void *lowered;                       /* the controller's cache for this call; owned by the controller thread */
     void (*lowered_free)(void *lowered); /* called by the client just before the call is freed; NULL: nothing to free */
 } dt_call;

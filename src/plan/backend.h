@@ -3,6 +3,7 @@
 #define DT_PLAN_BACKEND_H
 
 #include "plan/fused.h"
+#include "plan/program.h"
 
 typedef struct dt_backend {
     const char *name;
@@ -18,9 +19,13 @@ typedef struct dt_backend {
     dt_kernel_fn fused;                        /* ctx.attr is a dt_fused */
     bool (*can_fuse)(int code, dt_dtype tile); /* is there a block function? */
     int (*reduction)(dt_kernel_fn fn);         /* dt_fused_kind of a kernel that reduces (dt_reduce_attr), 0: none */
+    /* A backend without workers goes through whole runs at once, on the thread that dispatches. NULL: workers do it. */
+    void (*run)(dt_run *r);
+    void (*read)(dt_device d, const dt_view *dst); /* with run: a part for the host */
+    int64_t (*memory)(void);                       /* bytes of a device, 0: no limit; NULL: no limit */
 } dt_backend;
 
-extern const dt_backend dt_backend_cpu;
+extern const dt_backend dt_backend_cpu, dt_backend_sim;
 const dt_backend *dt_backend_of(dt_device_type t); /* NULL: not in this build */
 
 #endif

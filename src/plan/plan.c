@@ -11,4 +11,4 @@ void dt_plan_unref(dt_plan *p) {
     dt_free(p);
 }
 
-const dt_backend *dt_backend_of(dt_device_type t) { return t == DT_CPU ? &dt_backend_cpu : NULL; }
+const dt_backend *dt_backend_of(dt_device_type t) { return t == DT_CPU ? &dt_backend_cpu : t == DT_SIM ? &dt_backend_sim : NULL; }

@@ -36,6 +36,7 @@ typedef struct dt_buf {
     _Atomic uint32_t written, read, waiting;
     bool held;      /* no value lies in it, but it is still read elsewhere */
     uint32_t group; /* controller, while it looks for memory */
+    double written_at, read_until; /* of a simulated device: virtual seconds of the last write, and of the last read elsewhere */
 } dt_buf;
 
 typedef struct dt_operand {
@@ -170,6 +171,7 @@ typedef struct dt_plan {
     /* Of the last run that other nodes took part in: sent only when they change. NULL before the first. Main thread. */
     uint64_t *last_numbers;
     uint32_t *last_site;
+    void *sim; /* backend/sim's prices, in the arena */
     dt_arena arena;
 } dt_plan;
 void dt_plan_unref(dt_plan *p); /* any thread */

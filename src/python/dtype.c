@@ -5,6 +5,8 @@
 
 #include <stdlib.h>
 
+#include "plan/sim.h"
+
 /* ---- dtype ---- */
 static py_dtype dtypes[DT_DTYPE_COUNT];
 
@@ -71,6 +73,22 @@ PyObject *dt_py_device(dt_device d, bool has_index) {
     return (PyObject *)o;
 }
 
+/* In a simulation every device that a program names is a simulated one, of as many as there are. */
+static int in_simulation(dt_device *d) {
+    uint32_t i = dt_device_index(*d);
+    if (!atomic_load_explicit(&dt_sim_on, memory_order_relaxed)) {
+        if (dt_device_kind(*d) != DT_SIM) return 1;
+        PyErr_Format(PyExc_RuntimeError, "device sim:%u: simulated devices exist inside dtorch.simulate() only", i);
+        return -1;
+    }
+    if (i >= (uint32_t)dt_sim_devices()) {
+        PyErr_Format(PyExc_RuntimeError, "device index %u is out of range: the simulation has %d devices", i, dt_sim_devices());
+        return -1;
+    }
+    *d = dt_device_make(DT_SIM, i);
+    return 1;
+}
+
 static int device_make(const char *type, size_t len, long index, bool has_index, dt_device *out) {
     for (int k = 0; k < DT_DEVICE_TYPES; k++) {
         const char *name = dt_device_type_name((dt_device_type)k);
@@ -80,7 +98,7 @@ static int device_make(const char *type, size_t len, long index, bool has_index,
             return -1;
         }
         *out = dt_device_make((dt_device_type)k, has_index ? (uint32_t)index : 0);
-        return 1;
+        return in_simulation(out);
     }
     PyErr_Format(PyExc_RuntimeError, "expected one of the device types cpu, cuda at the start of the device string, got '%.100s'", type);
     return -1;
@@ -106,7 +124,7 @@ int dt_py_device_parse(PyObject *o, dt_device *out) {
     bool has_index;
     if (Py_TYPE(o) == &dt_py_device_type) {
         *out = ((py_device *)o)->dev;
-        return 1;
+        return in_simulation(out);
     }
     if (PyUnicode_Check(o)) {
         const char *s = PyUnicode_AsUTF8(o);

@@ -6,6 +6,7 @@
 
 #include "plan/backend.h"
 #include "plan/nodes.h"
+#include "plan/sim.h"
 
 typedef struct py_mesh {
     PyObject_HEAD const dt_mesh *root;
@@ -252,6 +253,17 @@ static int device_type_of(PyObject *o, dt_device_type *out) {
     return r > 0 ? 0 : -1;
 }
 
+/* A simulated mesh is made of what the hardware description says. */
+static void wire_simulated(const dt_mesh *m) {
+    const dt_hardware *h = dt_hardware_get();
+    int apart = m->n;
+    for (int d = 0; d < m->ndim; d++) {
+        apart /= (int)m->dim[d];
+        int last = apart * ((int)m->dim[d] - 1), l = dt_cost_level(h, m->dev[0], m->dev[last]);
+        dt_link_set(m, d, (dt_link){h->level[l].bandwidth, h->level[l].latency});
+    }
+}
+
 static PyObject *mesh_make(dt_device_type type, int ndim, const int64_t *dims, const int64_t *index, PyObject *names) {
     const char *name[DT_MAX_MESH_DIM] = {0};
     static dt_device dev[DT_MAX_DEVICES]; /* under the GIL */
@@ -274,11 +286,14 @@ static PyObject *mesh_make(dt_device_type type, int ndim, const int64_t *dims, c
     }
     for (int64_t i = 0; i < n; i++) {
         int64_t k = index ? index[i] : dt_nodes_spread((int)i, (int)n);
+        if (type == DT_SIM && k >= dt_sim_devices())
+            return PyErr_Format(PyExc_ValueError, "device mesh: %lld devices are wanted, the simulation has %d", (long long)n, dt_sim_devices());
         if (k < 0 || k > 0xffff) return PyErr_Format(PyExc_ValueError, "device index %lld is not legal", (long long)k);
         dev[i] = dt_device_make(type, (uint32_t)k);
     }
     const dt_mesh *m;
     DT_PY_CHECK(dt_mesh_intern(ndim, dims, dev, name, &m));
+    if (type == DT_SIM) wire_simulated(m);
     return dt_py_mesh(m);
 }
 

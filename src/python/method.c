@@ -70,7 +70,7 @@ static PyObject *get_dtype(PyObject *self, void *x) { return dt_py_dtype((dt_dty
 static PyObject *get_device(PyObject *self, void *x) {
     const dt_mesh *m = META->mesh;
     if (m->ndim) return dt_py_device(dt_device_make(dt_device_kind(m->dev[0]), 0), false);
-    return dt_py_device(m->dev[0], m->dev[0] != 0);
+    return dt_py_device(m->dev[0], m->dev[0] != dt_default_device);
 }
 static PyObject *get_device_index(PyObject *self, PyObject *x) { return PyLong_FromLong(META->mesh->dev[0] ? (long)dt_device_index(META->mesh->dev[0]) : -1); }
 static PyObject *get_mesh(PyObject *self, void *x) { return dt_py_mesh(META->mesh); }

@@ -4,6 +4,7 @@
 #include "python/py.h"
 
 #include "plan/nodes.h"
+#include "plan/sim.h"
 #include "plan/trace.h"
 
 /* ---- where factories put their results ---- */
@@ -25,7 +26,8 @@ void dt_py_spec_pop(void) {
 }
 static PyObject *default_device(PyObject *m, PyObject *none) {
     const dt_spec *s = dt_mode_spec();
-    return dt_py_device(s ? s->mesh->dev[0] : 0, s && s->mesh->dev[0]);
+    dt_device d = s ? s->mesh->dev[0] : dt_default_device;
+    return dt_py_device(d, d != dt_default_device);
 }
 static PyObject *default_mesh(PyObject *m, PyObject *none) {
     const dt_spec *s = dt_mode_spec();
@@ -89,7 +91,7 @@ static int device_type(PyObject *o, dt_device_type *out) {
     const char *s = PyUnicode_Check(o) ? PyUnicode_AsUTF8(o) : NULL;
     for (int i = 0; s && i < DT_DEVICE_TYPES; i++)
         if (!strcmp(s, dt_device_type_name((dt_device_type)i))) {
-            *out = (dt_device_type)i;
+            *out = i != DT_SIM && atomic_load(&dt_sim_on) ? DT_SIM : (dt_device_type)i; /* in a simulation every device is simulated */
             return 0;
         }
     if (!PyErr_Occurred()) PyErr_Format(PyExc_RuntimeError, "autocast: %R is no kind of device: 'cpu' and 'cuda' are", o);

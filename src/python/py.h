@@ -179,6 +179,7 @@ uint32_t dt_py_site_find(void);
 static inline void dt_py_site(void) { dt_mode_site_set(dt_py_site_find()); }
 int dt_py_site_init(PyObject *module);
 int dt_py_mode_init(PyObject *module);
+int dt_py_sim_init(PyObject *module);
 int dt_py_spec_push(const dt_spec *spec); /* the default for factories, until the pop */
 void dt_py_spec_pop(void);
 int dt_py_autograd_init(PyObject *module);

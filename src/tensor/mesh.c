@@ -9,6 +9,7 @@
 
 static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
 static dt_htab meshes, specs;
+dt_device dt_default_device;
 
 const char *dt_device_type_name(dt_device_type t) {
     static const char *const names[] = {"cpu", "sim", "cuda"};

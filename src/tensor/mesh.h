@@ -19,6 +19,7 @@ static inline dt_device dt_device_make(dt_device_type type, uint32_t index) { re
 static inline dt_device_type dt_device_kind(dt_device d) { return (dt_device_type)(d >> 16); }
 static inline uint32_t dt_device_index(dt_device d) { return d & 0xffff; }
 const char *dt_device_type_name(dt_device_type t);
+extern dt_device dt_default_device; /* of what is placed nowhere else: cpu:0; sim:0 in a simulation. Set while nothing is under way */
 
 /* What connects the devices along a mesh dimension, for the choice of redistributions. Neighbours in one machine unless said otherwise. */
 typedef struct dt_link {

@@ -91,7 +91,7 @@ static dt_status set_place(dt_meta *m, const dt_mesh *mesh, const dt_placement *
 dt_status dt_meta_intern(const dt_type *type, const dt_mesh *mesh, const dt_placement *place, const dt_meta **out) {
     dt_meta m = {0};
     DT_TRY(set_shape(&m, type));
-    if (!mesh) mesh = dt_mesh_single(dt_device_make(DT_CPU, 0));
+    if (!mesh) mesh = dt_mesh_single(dt_default_device);
     if (!mesh) return dt_fail(DT_E_NOMEM, "tensor metadata: out of host memory");
     DT_TRY(set_place(&m, mesh, place));
     return intern(&m, out);

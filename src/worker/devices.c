@@ -3,6 +3,7 @@
 
 #include "base/cpu.h"
 #include "base/ring.h"
+#include "plan/sim.h"
 
 void (*dt_buf_drop_elsewhere)(dt_buf *b);
 dt_devices dt_the_devices;
@@ -42,7 +43,12 @@ dt_status dt_device_get(dt_device d, dt_device_state **out) {
     if (!e->device[t] && !(e->device[t] = dt_calloc(DT_MAX_DEVICES, sizeof *e->device[t]))) return dt_fail(DT_E_NOMEM, "devices: out of host memory");
     dt_device_state *s = &e->device[t][i];
     static int shared_threads;
-    if (!s->worker) {
+    if (b->run) { /* no worker */
+        if (!s->alloc.backend) {
+            dt_alloc_init(&s->alloc, b, NULL);
+            s->alloc.stats.limit = b->memory();
+        }
+    } else if (!s->worker) {
         int cores = dt_cpu_cores(), max = dt_devices_threads() > cores ? dt_devices_threads() : cores;
         DT_TRY(dt_worker_new(d, e->n_started == 0 ? max : max / (e->n_started + 1), 1, worker_idle, &s->worker));
         if (!s->alloc.backend) dt_alloc_init(&s->alloc, b, dt_devices_quiesce);
@@ -58,6 +64,15 @@ dt_status dt_device_get(dt_device d, dt_device_state **out) {
     return DT_OK;
 }
 
+static void read_now(const dt_backend *b, dt_fetch *f) {
+    dt_error_t *e = atomic_load(&f->buf->error);
+    if (!e) b->read(f->buf->device, &f->dst);
+    dt_future_part(f->future, e);
+    dt_buf_unref(f->buf);
+    dt_future_unref(f->future);
+    dt_free(f);
+}
+
 void dt_devices_wake(void) {
     dt_devices *e = &dt_the_devices;
     if (!e->unwoken) return;
@@ -66,6 +81,10 @@ void dt_devices_wake(void) {
 }
 
 void dt_device_push(dt_device_state *s, dt_item item) {
+    if (DT_UNLIKELY(!s->worker)) { /* its runs are done (dt_binding_push): what is left is reading */
+        read_now(s->alloc.backend, item.p);
+        return;
+    }
     dt_devices *e = &dt_the_devices;
     bool quiet = e->quiet && (!e->unwoken || e->unwoken == s) && dt_worker_asleep(s->worker);
     if (quiet)
@@ -95,18 +114,20 @@ void dt_devices_each(void (*fn)(void *ctx, dt_device_state *s), void *ctx) {
 
 static void add_pending(void *n, dt_device_state *s) { *(uint32_t *)n += dt_worker_pending(s->worker); }
 
-uint32_t dt_devices_pending(void) {
+static uint32_t workers_pending(void) {
     uint32_t n = 0;
     dt_devices_each(add_pending, &n);
     return n;
 }
+
+uint32_t dt_devices_pending(void) { return workers_pending() + (atomic_load_explicit(&dt_sim_on, memory_order_relaxed) ? 1 : 0); }
 
 void dt_devices_quiesce(void) {
     dt_devices_wake();
     atomic_store(&waiting, 1);
     for (;;) {
         uint32_t seen = atomic_load(&idle_events);
-        if (!dt_devices_pending()) break;
+        if (!workers_pending()) break;
         dt_futex_wait(&idle_events, seen, 1000);
     }
     atomic_store(&waiting, 0);

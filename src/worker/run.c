@@ -123,16 +123,19 @@ int dt_binding_push(dt_plan *p, dt_binding *b) {
         const dt_program *prog = &p->program[i];
         for (int k = 0; k < prog->n_ext + prog->n_out; k++) atomic_fetch_add_explicit(&r->part[i].buf[k]->refs, 1, memory_order_relaxed);
     }
+    const dt_backend *whole = p->n_programs ? dt_backend_of(dt_device_kind(p->program[0].device)) : NULL;
+    whole = whole && whole->run ? whole : NULL;
     for (int i = 0; i < p->n_programs; i++) {
         dt_device_state *s;
         if (!dt_device_here(p->program[i].device) || dt_device_get(p->program[i].device, &s)) continue; /* cannot fail: it was started to be bound */
         if (b->arena[i]) dt_alloc_put(&s->alloc, b->arena[i], b->arena_bytes[i]);                       /* reused only by later programs of this device */
-        if (runs_here(&p->program[i])) count_accesses(&p->program[i], &r->part[i]);
+        if (!whole && runs_here(&p->program[i])) count_accesses(&p->program[i], &r->part[i]);
     }
     for (int i = 0; i < p->n_colls; i++) r->meet[i].key = r->seq << 20 | (uint64_t)i << 1;
-    if (!pushed) {
+    if (whole) whole->run(r);
+    if (!pushed || whole) {
         dt_run_end(r);
-        return 0;
+        return all;
     }
     for (int i = 0, n = p->n_programs; i < n && pushed; i++) { /* the last one pushed may end the run, and the plan with it */
         dt_device_state *s;

@@ -94,7 +94,7 @@ class autocast:  # noqa: N801
                     stacklevel=2,
                 )
             enabled = False
-        if enabled and device_type == "cuda":
+        if enabled and device_type == "cuda" and not _C._sim_on():
             warnings.warn("User provided device_type of 'cuda', but CUDA is not available. Disabling", stacklevel=2)
             enabled = False
         self._enabled = bool(enabled)

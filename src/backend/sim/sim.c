@@ -1,0 +1,523 @@
+/* Simulated devices: programs run on virtual clocks, without data.
+ *
+ * There is no thread a device. The controller's thread hands over whole runs in the order of dispatch, and a run is gone through at once: what an
+ * instruction would take is known from the cost model, so all there is to do is to add up and to wait as the worker does (worker/worker.c):
+ *   - a program begins when its device has finished the one before, when memory of other devices that it reads has been written there, and when memory
+ *     that it overwrites has been read everywhere;
+ *   - its two queues run beside each other; an instruction waits for so many of the other queue's;
+ *   - a collective begins when all its parties are there, a bucket counts as one; a one-sided transfer waits for nobody;
+ *   - the program ends with its later queue.
+ * A read by the client waits for its device, and what is dispatched afterwards begins after it. A run's dispatch takes no virtual time: the report gives
+ * the controller's processor time beside the step's.
+ *
+ * Times are computed once per plan (`priced`, in the plan's arena). Programs whose instructions cost the same share a list; where all of a run's programs do,
+ * meet at the same places and begin together, one is gone through for all.
+ *
+ * Addresses are numbers: the allocator is the real one, with its limits, caches and peaks. An error of an input (out of memory) fails all results of the run. */
+#include "plan/sim.h"
+
+#include <math.h>
+#include <pthread.h>
+#include <string.h>
+#include <time.h>
+
+#include "plan/backend.h"
+
+_Atomic bool dt_sim_on;
+static dt_sim_device *device; /* (n_devices,) */
+static int n_devices;
+static double host_at; /* nothing begins before: the client waited for a value */
+static dt_sim_totals totals;
+
+/* ---- prices ------------------------------------------------------------------------------------------------------------------------------------ */
+typedef struct price {
+    double seconds;
+    uint32_t wait;
+    bool coll;     /* else a kernel */
+    bool meets;    /* parties must be there */
+    uint16_t also; /* how many instructions behind it are part of it */
+} price;
+typedef struct bytes_in {
+    double in[DT_LINK_LEVELS];
+} bytes_in;
+typedef struct price_list { /* of one program, or of several that cost the same */
+    int n[2], n_traffic;
+    price *at[2];
+    bytes_in *traffic;
+    bytes_in all; /* of a run */
+    double flops, ideal;
+    struct price_list *next;
+} price_list;
+typedef struct coll_price {
+    double latency, moving;
+    dt_traffic *party; /* (n,) */
+    int *program;      /* (n,) the parties' */
+    int arrived;       /* of the run under way */
+    double last;
+} coll_price;
+typedef struct priced {
+    uint32_t hardware; /* whose prices: dt_hardware_generation */
+    bool uniform;      /* one price list, and all meet at the same places */
+    price_list **list; /* (n_programs,) */
+    coll_price *coll;  /* (n_colls,) */
+    size_t parties;    /* of all collectives */
+    size_t most;       /* times that going through a program notes */
+} priced;
+
+static dt_status no_memory(void) { return dt_fail(DT_E_NOMEM, "simulation: out of host memory"); }
+
+static dt_status price_colls(const dt_hardware *h, dt_plan *p, priced *x) {
+    for (int i = 0; i < p->n_colls; i++) {
+        const dt_coll *c = p->coll[i];
+        coll_price *y = &x->coll[i];
+        if (c->pulled) continue; /* by the reader, who knows where it reads */
+        x->parties += (size_t)c->n;
+        y->party = DT_ARENA_ARRAY(&p->arena, dt_traffic, c->n);
+        y->program = DT_ARENA_ARRAY(&p->arena, int, c->n);
+        int *seen = dt_malloc(sizeof *seen * (size_t)(c->n + 1));
+        if (!y->party || !y->program || !seen) {
+            dt_free(seen);
+            return no_memory();
+        }
+        dt_cost_traffic(h, c, y->party, seen);
+        dt_free(seen);
+        for (int k = 0, at = 0; k < c->n; k++) { /* parties lie in the order of programs, mostly */
+            for (int z = 0; z < p->n_programs && p->program[at].device != c->party[k].device; z++) at = (at + 1) % p->n_programs;
+            y->program[k] = at;
+        }
+        for (int k = 0; k < c->n; k++) {
+            double latency, moving;
+            dt_cost_transfer(h, c->kind, &y->party[k], &latency, &moving);
+            y->latency = fmax(y->latency, latency);
+            y->moving = fmax(y->moving, moving);
+        }
+    }
+    return DT_OK;
+}
+
+/* A one-sided transfer: its sources lie in buffers of the run. */
+static void pulled_traffic(const dt_hardware *h, const dt_run_part *part, const dt_program *prog, const dt_instr *s, dt_traffic *t) {
+    const dt_party *me = &s->coll->party[s->party];
+    for (int i = 0; i < me->n_pulls[0]; i++)
+        for (int k = 0; k < me->pull[0][i].n_src; k++) {
+            int slot = s->operand[me->pull[0][i].src[k].party].slot;
+            dt_device from = slot >= 0 && slot < prog->n_ext ? part->buf[slot]->device : prog->device;
+            if (from == prog->device) continue;
+            int l = dt_cost_level(h, from, prog->device);
+            t->in[l] += (double)dt_view_numel(&me->pull[0][i].dst) * (double)dt_dtype_size(me->pull[0][i].dst.dtype);
+            t->peers[l]++;
+        }
+}
+
+static price price_coll(const dt_hardware *h, const dt_run_part *part, const dt_program *prog, const priced *x, const dt_instr *s, bytes_in *in) {
+    price y = {.coll = true, .wait = s->wait, .also = (uint16_t)s->also};
+    double latency = 0;
+    for (uint32_t k = 0; k <= s->also; k++) {
+        const dt_coll *c = s[k].coll;
+        dt_traffic own = {{0}};
+        const dt_traffic *t = &own;
+        double l = 0, m = 0;
+        if (c->pulled) {
+            pulled_traffic(h, part, prog, &s[k], &own);
+            dt_cost_transfer(h, c->kind, t, &l, &m);
+        } else if (c->index >= 0) {
+            t = &x->coll[c->index].party[s[k].party];
+            l = x->coll[c->index].latency;
+            m = x->coll[c->index].moving;
+            y.meets = true;
+        } else /* fills its output with zeros */
+            m = (double)dt_view_numel(&s[k].view[0]) * (double)dt_dtype_size(s[k].view[0].dtype) / h->bandwidth;
+        latency = fmax(latency, l);
+        y.seconds += m;
+        for (int q = 0; q < DT_LINK_LEVELS; q++) in->in[q] += t->in[q];
+    }
+    y.seconds += latency + h->overhead;
+    return y;
+}
+
+static dt_status price_program(const dt_hardware *h, dt_plan *p, const dt_run_part *part, const dt_program *prog, const priced *x, price_list *l) {
+    *l = (price_list){.traffic = DT_ARENA_ARRAY(&p->arena, bytes_in, prog->n_instr[0] + prog->n_instr[1] + 1)};
+    if (!l->traffic) return no_memory();
+    for (int q = 0; q < 2; q++) {
+        l->at[q] = DT_ARENA_ARRAY(&p->arena, price, prog->n_instr[q] + 1);
+        if (!l->at[q]) return no_memory();
+        for (int i = 0; i < prog->n_instr[q]; i += 1 + (int)prog->instr[q][i].also) {
+            const dt_instr *s = &prog->instr[q][i];
+            price *y = &l->at[q][l->n[q]++];
+            if (s->kind == DT_I_COLL) {
+                bytes_in in = {{0}};
+                *y = price_coll(h, part, prog, x, s, &in);
+                l->traffic[l->n_traffic++] = in;
+                for (int k = 0; k < DT_LINK_LEVELS; k++) l->all.in[k] += in.in[k];
+                continue;
+            }
+            dt_op_cost c;
+            dt_cost_instr(h, s, &c);
+            *y = (price){.seconds = c.seconds, .wait = s->wait};
+            l->flops += c.flops;
+            l->ideal += c.ideal;
+        }
+    }
+    return DT_OK;
+}
+
+static bool same_prices(const price_list *a, const price_list *b) {
+    if (a->n[0] != b->n[0] || a->n[1] != b->n[1] || a->n_traffic != b->n_traffic || a->flops != b->flops) return false;
+    for (int q = 0; q < 2; q++)
+        for (int i = 0; i < a->n[q]; i++) {
+            const price *x = &a->at[q][i], *y = &b->at[q][i];
+            if (x->seconds != y->seconds || x->wait != y->wait || x->coll != y->coll || x->meets != y->meets || x->also != y->also) return false;
+        }
+    return !memcmp(a->traffic, b->traffic, sizeof *a->traffic * (size_t)a->n_traffic);
+}
+
+/* Does every collective stand at the same place in all programs, and take all of them in? */
+static bool meet_alike(const dt_plan *p) {
+    const dt_program *a = &p->program[0];
+    for (int q = 0; q < 2; q++)
+        for (int i = 0; i < a->n_instr[q]; i++) {
+            if (a->instr[q][i].kind != DT_I_COLL || a->instr[q][i].coll->index < 0) continue;
+            for (int k = 1; k < p->n_programs; k++) {
+                const dt_instr *s = &p->program[k].instr[q][i];
+                if (s->kind != DT_I_COLL || s->coll->index < 0) return false;
+            }
+        }
+    return true;
+}
+
+static dt_status price_plan(dt_run *r, priced **out) {
+    dt_plan *p = r->plan;
+    const dt_hardware *h = dt_hardware_get();
+    priced *x = DT_ARENA_NEW(&p->arena, priced);
+    if (!x) return no_memory();
+    x->list = DT_ARENA_ARRAY(&p->arena, price_list *, p->n_programs + 1);
+    x->coll = DT_ARENA_ARRAY(&p->arena, coll_price, p->n_colls + 1);
+    if (!x->list || !x->coll) return no_memory();
+    x->hardware = dt_hardware_generation;
+    DT_TRY(price_colls(h, p, x));
+    price_list *known = NULL;
+    for (int i = 0; i < p->n_programs; i++) {
+        price_list *l = DT_ARENA_NEW(&p->arena, price_list), *same = known;
+        if (!l) return no_memory();
+        DT_TRY(price_program(h, p, &r->part[i], &p->program[i], x, l));
+        while (same && !same_prices(same, l)) same = same->next;
+        if (!same) {
+            l->next = known;
+            known = same = l;
+        }
+        x->list[i] = same;
+        size_t times = (size_t)p->program[i].n_instr[0] + 2 * (size_t)p->program[i].n_instr[1];
+        x->most = times > x->most ? times : x->most;
+    }
+    x->uniform = known && !known->next && meet_alike(p);
+    *out = x;
+    return DT_OK;
+}
+
+/* ---- one run --------------------------------------------------------------------------------------------------------------------------------------- */
+typedef struct queue { /* of a program, while its run is gone through */
+    int next, instr;   /* of the price list, of the program */
+    double at;         /* this far in time */
+    double *end;       /* (instructions,) when each was done */
+    double *took;      /* of the communication queue: how long the transfer that ended there was */
+} queue;
+typedef struct going {
+    queue q[2];
+    double begin, busy, comm, exposed;
+    bool stuck[2]; /* arrived at a collective: counted there */
+} going;
+
+typedef struct room { /* grows; kept between runs */
+    going *g;
+    double *time;
+    int *todo;
+    size_t n_g, n_time, n_todo;
+} room;
+static room the_room;
+
+static void *grown(void *p, size_t *have, size_t want, size_t each) {
+    if (*have >= want && p) return p;
+    void *n = dt_realloc(p, want * each);
+    if (n) *have = want;
+    return n;
+}
+
+static double starts_at(const dt_program *prog, const dt_run_part *part) {
+    double t = fmax(host_at, device[dt_device_index(prog->device)].free_at);
+    for (int k = 0; k < prog->n_ext; k++) {
+        const dt_buf *b = part->buf[k];
+        if (b->device != prog->device)
+            t = fmax(t, b->written_at);
+        else if (prog->ext[k].written)
+            t = fmax(t, b->read_until);
+    }
+    return t;
+}
+
+/* An instruction that begins at `from` and waits for nobody; the queue has been waiting for the other one until `other_end`, whose last transfer took `took`. */
+static void advance(going *g, int q, const price *y, double from, double end) {
+    queue *x = &g->q[q];
+    if (y->coll) {
+        g->comm += end - from;
+        if (!q) g->exposed += end - from;
+    } else
+        g->busy += end - from;
+    x->at = end;
+    for (int k = 0; k <= y->also; k++) {
+        x->end[x->instr] = end;
+        if (q) x->took[x->instr] = end - from;
+        x->instr++;
+    }
+    x->next++;
+}
+
+/* Time at which queue q's next instruction can begin as far as its own device is concerned; false: the other queue is not that far. */
+static bool ready(going *g, int q, const price *y, double *at) {
+    queue *x = &g->q[q], *other = &g->q[!q];
+    *at = x->at;
+    if (!y->wait) return true;
+    if (other->instr < (int)y->wait) return false;
+    double e = other->end[y->wait - 1];
+    if (e > *at) {
+        if (!q) g->exposed += fmin(e - *at, other->took[y->wait - 1]);
+        *at = e;
+    }
+    return true;
+}
+
+static void finish(going *g, const dt_program *prog, dt_run_part *part, const price_list *l) {
+    dt_sim_device *d = &device[dt_device_index(prog->device)];
+    double end = fmax(g->q[0].at, g->q[1].at);
+    if (g->q[1].at > g->q[0].at) g->exposed += fmin(g->q[1].at - g->q[0].at, l->n[1] ? g->q[1].took[g->q[1].instr - 1] : 0);
+    if (!dt_hardware_get()->overlap) end += fmax(0, g->comm - g->exposed); /* what runs beside computation takes its time from it */
+    d->free_at = end;
+    d->busy += g->busy;
+    d->comm += g->comm;
+    d->exposed += dt_hardware_get()->overlap ? g->exposed : g->comm;
+    d->flops += l->flops;
+    d->ideal += l->ideal;
+    for (int k = 0; k < DT_LINK_LEVELS; k++) d->bytes[k] += l->all.in[k];
+    d->kernels += (uint64_t)(l->n[0] + l->n[1] - l->n_traffic);
+    d->transfers += (uint64_t)l->n_traffic;
+    totals.now = fmax(totals.now, end);
+    for (int k = 0; k < prog->n_ext + prog->n_out; k++) {
+        dt_buf *b = part->buf[k];
+        if (b->device != prog->device)
+            b->read_until = fmax(b->read_until, end);
+        else if (k >= prog->n_ext || prog->ext[k].written)
+            b->written_at = end;
+    }
+}
+
+/* Every program of the run alike: one is gone through. Its queues wait for each other only backwards in one order, so going as far as possible on one and then
+ * on the other comes to an end. */
+static void go_together(dt_run *r, const priced *x, going *g) {
+    const price_list *l = x->list[0];
+    for (bool moved = true; moved;) {
+        moved = false;
+        for (int q = 0; q < 2; q++) {
+            double at;
+            while (g->q[q].next < l->n[q] && ready(g, q, &l->at[q][g->q[q].next], &at)) {
+                const price *y = &l->at[q][g->q[q].next];
+                advance(g, q, y, at, at + y->seconds);
+                moved = true;
+            }
+        }
+    }
+    for (int i = 0; i < r->plan->n_programs; i++) finish(g, &r->plan->program[i], &r->part[i], l);
+}
+
+static void go_one(dt_run *r, priced *x, going *all, int i, int *todo, int *n_todo) {
+    const dt_program *prog = &r->plan->program[i];
+    const price_list *l = x->list[i];
+    going *g = &all[i];
+    for (bool moved = true; moved;) {
+        moved = false;
+        for (int q = 0; q < 2; q++)
+            while (g->q[q].next < l->n[q]) {
+                const price *y = &l->at[q][g->q[q].next];
+                const dt_coll *c = y->meets ? prog->instr[q][g->q[q].instr].coll : NULL;
+                coll_price *m = c ? &x->coll[c->index] : NULL;
+                double at;
+                if (!g->stuck[q]) {
+                    if (!ready(g, q, y, &at)) break;
+                    if (!m) {
+                        advance(g, q, y, at, at + y->seconds);
+                        moved = true;
+                        continue;
+                    }
+                    g->q[q].at = at;
+                    m->last = m->arrived++ ? fmax(m->last, at) : at;
+                    g->stuck[q] = true;
+                    if (m->arrived < c->n) break;
+                    for (int k = 0; k < c->n; k++) /* the last one: all go on */
+                        if (m->program[k] != i) todo[(*n_todo)++] = m->program[k];
+                }
+                if (!m || m->arrived < c->n) break;
+                g->stuck[q] = false;
+                advance(g, q, y, m->last, m->last + y->seconds);
+                moved = true;
+            }
+    }
+}
+
+static dt_status go(dt_run *r, priced *x) {
+    const dt_plan *p = r->plan;
+    room *m = &the_room;
+    size_t n = (size_t)p->n_programs, each = x->most;
+    m->g = grown(m->g, &m->n_g, n, sizeof *m->g);
+    m->todo = grown(m->todo, &m->n_todo, x->parties + 1, sizeof *m->todo);
+    if (!m->g || !m->todo) return no_memory();
+    bool together = x->uniform;
+    for (size_t i = 0; i < n; i++) {
+        m->g[i] = (going){.begin = starts_at(&p->program[i], &r->part[i])};
+        together &= m->g[i].begin == m->g[0].begin;
+    }
+    size_t sets = together ? 1 : n;
+    m->time = grown(m->time, &m->n_time, sets * each + 1, sizeof *m->time);
+    if (!m->time) return no_memory();
+    for (size_t i = 0; i < sets; i++) {
+        double *t = m->time + i * each;
+        const dt_program *prog = &p->program[i];
+        m->g[i].q[0] = (queue){.at = m->g[i].begin, .end = t};
+        m->g[i].q[1] = (queue){.at = m->g[i].begin, .end = t + prog->n_instr[0], .took = t + prog->n_instr[0] + prog->n_instr[1]};
+    }
+    if (together) {
+        go_together(r, x, &m->g[0]);
+        return DT_OK;
+    }
+    for (int i = 0; i < p->n_colls; i++) x->coll[i].arrived = 0;
+    int n_todo = 0;
+    for (int i = 0; i < p->n_programs; i++) {
+        go_one(r, x, m->g, i, m->todo, &n_todo);
+        while (n_todo) {
+            int who = m->todo[--n_todo];
+            go_one(r, x, m->g, who, m->todo, &n_todo);
+        }
+    }
+    for (int i = 0; i < p->n_programs; i++) finish(&m->g[i], &p->program[i], &r->part[i], x->list[i]);
+    return DT_OK;
+}
+
+/* ---- errors ------------------------------------------------------------------------------------------------------------------------------------------ */
+static dt_error_t *input_error(const dt_run *r) {
+    for (int i = 0; i < r->plan->n_programs; i++)
+        for (int k = 0; k < r->plan->program[i].n_ext; k++) {
+            dt_error_t *e = atomic_load_explicit(&r->part[i].buf[k]->error, memory_order_relaxed);
+            if (DT_UNLIKELY(e != NULL)) return e;
+        }
+    return NULL;
+}
+
+static void fail_results(dt_run *r, dt_error_t *e) {
+    for (int i = 0; i < r->plan->n_programs; i++) {
+        const dt_program *g = &r->plan->program[i];
+        for (int k = 0; k < g->n_ext + g->n_out; k++) {
+            if (k < g->n_ext && !g->ext[k].written) continue;
+            dt_error_t *none = NULL, *mine = dt_error_ref(e);
+            if (!atomic_compare_exchange_strong(&r->part[i].buf[k]->error, &none, mine)) dt_error_unref(mine);
+        }
+    }
+}
+
+static double cpu_seconds(void) {
+    struct timespec t;
+    clock_gettime(CLOCK_THREAD_CPUTIME_ID, &t);
+    return (double)t.tv_sec + 1e-9 * (double)t.tv_nsec;
+}
+
+void dt_sim_run(dt_run *r) {
+    double begin = cpu_seconds();
+    dt_status s = DT_OK;
+    dt_error_t *e = input_error(r);
+    if (DT_UNLIKELY(e != NULL))
+        fail_results(r, e);
+    else {
+        priced *x = r->plan->sim;
+        if ((!x || x->hardware != dt_hardware_generation) && !(s = price_plan(r, &x))) r->plan->sim = x;
+        if (!s) s = go(r, x);
+        if (s) {
+            e = dt_error_new(s, 0, "simulation", dt_error_message());
+            fail_results(r, e);
+            dt_error_unref(e);
+        }
+    }
+    totals.runs++;
+    totals.seconds += cpu_seconds() - begin;
+}
+
+void dt_sim_read(dt_device d, const dt_view *dst) {
+    dt_backend_cpu.zero(dst);
+    if (device && dt_device_index(d) < (uint32_t)n_devices) host_at = fmax(host_at, device[dt_device_index(d)].free_at);
+}
+
+/* ---- start and stop -------------------------------------------------------------------------------------------------------------------------------------- */
+dt_status dt_sim_start(const dt_hardware *h, int n) {
+    if (n < 1 || n > DT_MAX_DEVICES) return dt_fail(DT_E_VALUE, "simulate: %d devices; 1 to %d are possible", n, DT_MAX_DEVICES);
+    dt_sim_device *d = dt_calloc(DT_MAX_DEVICES, sizeof *d); /* tensors of an earlier simulation may still be there */
+    if (!d) return no_memory();
+    dt_free(device);
+    device = d;
+    n_devices = n;
+    host_at = 0;
+    totals = (dt_sim_totals){0};
+    dt_hardware_set(h);
+    dt_default_device = dt_device_make(DT_SIM, 0);
+    atomic_store(&dt_sim_on, true);
+    return DT_OK;
+}
+
+void dt_sim_stop(void) {
+    atomic_store(&dt_sim_on, false);
+    dt_default_device = dt_device_make(DT_CPU, 0);
+    dt_hardware_set(NULL);
+}
+
+int dt_sim_devices(void) { return atomic_load(&dt_sim_on) ? n_devices : 0; }
+const dt_sim_device *dt_sim_device_get(int i) { return &device[i]; }
+void dt_sim_totals_get(dt_sim_totals *out) { *out = totals; }
+int64_t dt_sim_memory(void) { return dt_hardware_get()->memory; }
+
+/* ---- the backend's table ----------------------------------------------------------------------------------------------------------------------------------- */
+static void *sim_alloc(size_t bytes) { /* an address that nobody follows; the limit is the allocator's */
+    static uintptr_t next = 1 << 20;
+    uintptr_t at = next;
+    next += (bytes + 63) & ~(size_t)63;
+    return (void *)at;
+}
+static void sim_free(void *p, size_t bytes) {
+    (void)p;
+    (void)bytes;
+}
+static void sim_copy(const dt_view *dst, const dt_view *src, dt_team *team) {
+    (void)dst;
+    (void)src;
+    (void)team;
+}
+static void sim_zero(const dt_view *dst) { (void)dst; }
+static void sim_reduce(const dt_view *dst, const dt_view *src, int n, dt_reduce op) {
+    (void)dst;
+    (void)src;
+    (void)n;
+    (void)op;
+}
+DT_CPU_KERNEL(pointwise);
+DT_CPU_KERNEL(fused);
+static bool can_fuse(int code, dt_dtype tile) { return dt_backend_cpu.can_fuse(code, tile); }
+static int reduction(dt_kernel_fn fn) { return dt_backend_cpu.reduction(fn); }
+
+const dt_backend dt_backend_sim = { /* kernels are cpu's, chosen as there and never called: the plans are the same */
+    .name = "sim",
+    .alloc = sim_alloc,
+    .free = sim_free,
+    .copy = sim_copy,
+    .zero = sim_zero,
+    .reduce = sim_reduce,
+    .elementwise = dt_cpu_pointwise,
+    .fused = dt_cpu_fused,
+    .can_fuse = can_fuse,
+    .reduction = reduction,
+    .run = dt_sim_run,
+    .read = dt_sim_read,
+    .memory = dt_sim_memory,
+};

@@ -1,0 +1,268 @@
+"""dtorch.simulate: times against the formulas, memory against the real thing, errors, and programs that run unchanged."""
+
+import json
+import subprocess
+import sys
+
+import dtorch as torch
+import pytest
+from dtorch import Partial, Replicate, Shard, distribute_tensor, nn
+from dtorch.distributed.pipelining import pipeline, schedule
+
+HARDWARE = {
+    "name": "test",
+    "flops": {"float32": 1e12, "bfloat16": 4e12},
+    "vector_flops": 1e15,
+    "efficiency": {"matmul": 0.5},
+    "memory_bandwidth": 1e12,
+    "kernel_overhead": 0,
+    "memory": 1e9,
+    "links": [{"devices": 4, "bandwidth": 1e9, "latency": 1e-6}, {"bandwidth": 1e8, "latency": 1e-5}],
+}
+
+
+def timed(sim, fn):
+    """Virtual seconds of fn, and its step."""
+    sim.step()
+    kept = fn()
+    sim.step()
+    del kept
+    s = sim.report().steps[-1]
+    return s.seconds, s
+
+
+def test_one_matmul():
+    with torch.simulate(HARDWARE) as sim:
+        a, b = torch.empty(1024, 2048), torch.empty(2048, 512)
+        c, d = a.bfloat16(), b.bfloat16()
+        t, s = timed(sim, lambda: a @ b)
+        assert t == pytest.approx(2 * 1024 * 2048 * 512 / 0.5e12)
+        assert s.mfu == pytest.approx(0.5) and s.busy == pytest.approx(1) and s.flops == 2 * 1024 * 2048 * 512
+        t, s = timed(sim, lambda: c @ d)
+        assert t == pytest.approx(2 * 1024 * 2048 * 512 / 2e12) and s.mfu == pytest.approx(0.5)
+
+
+def test_memory_bound():
+    with torch.simulate(HARDWARE) as sim:
+        x, y = torch.empty(1000, 1000), torch.empty(1000, 1000)
+        assert timed(sim, lambda: x + y)[0] == pytest.approx(3 * 4e6 / 1e12)
+        assert timed(sim, lambda: x + y[0])[0] == pytest.approx((2 * 4e6 + 4e3) / 1e12)
+
+
+@pytest.mark.parametrize("n", [2, 4, 8])
+def test_collectives(n):
+    """Rings: all parties receive (n - 1) / n of the whole; beyond a machine of 4, four devices' links carry it."""
+    with torch.simulate(HARDWARE, devices=n) as sim:
+        mesh = torch.init_device_mesh("cuda", (n,))
+        cut = torch.empty(8000, 1000, device_mesh=mesh, placements=[Shard(0)])
+        whole = 8000 * 1000 * 4
+        speed, hops = (1e9, (n - 1) * 1e-6) if n <= 4 else (4e8, 1e-5 + 6e-6)
+        t, s = timed(sim, lambda: cut.redistribute(mesh, [Replicate()]))
+        assert t == pytest.approx(whole * (n - 1) / n / speed + hops)
+        assert sum(s.link_bytes) == whole * (n - 1) and (s.link_bytes[1] > 0) == (n > 4)
+        summed = torch.empty(8000, 1000, device_mesh=mesh, placements=[Shard(0)]).sum(0, keepdim=True)
+        assert summed.placements[0] == Partial()
+        small = 1000 * 4
+        t, s = timed(sim, lambda: summed.redistribute(mesh, [Replicate()]))
+        tree = {2: 1e-6, 4: 2e-6, 8: 1.2e-5}[n]
+        assert t == pytest.approx(2 * small * (n - 1) / n / speed + 2 * tree, rel=1e-2)
+        assert s.exposed == pytest.approx(1, abs=0.05)
+
+
+def test_same_as_real_memory():
+    """The allocator and the plans are the real ones."""
+
+    def run():
+        torch.manual_seed(0)
+        model = nn.Sequential(nn.Linear(64, 256), nn.GELU(), nn.Linear(256, 64))
+        opt = torch.optim.AdamW(model.parameters())
+        before = torch.memory_stats("cpu:0")["allocated"]
+        for _ in range(3):
+            model(torch.randn(512, 64)).square().mean().backward()
+            opt.step()
+            opt.zero_grad()
+            torch.synchronize()
+        return torch.memory_stats("cpu:0")["allocated"] - before
+
+    real = run()
+    with torch.simulate(HARDWARE):
+        assert run() == real > 0
+
+
+def test_out_of_memory_names_tensors():
+    with torch.simulate(HARDWARE) as sim:
+        big = torch.zeros(200, 1000, 1000)
+        with pytest.raises(torch.OutOfMemoryError, match=r"limit 1000000000.*float32 \(200, 1000, 1000\).*test_simulate"):
+            (big + 1).sum().item()
+        del big
+        assert torch.ones(3).sum().item() == 0
+    assert "device 0 ran out of memory" in str(sim.report())
+
+
+def train(mesh=None, steps=3):
+    torch.manual_seed(0)
+    model = nn.Sequential(nn.Linear(100, 90), nn.ReLU(), nn.Linear(90, 7))
+    if mesh is not None:
+        for p in list(model.parameters()):
+            p.data = distribute_tensor(p.data, mesh, [Replicate()] * mesh.ndim)
+    opt = torch.optim.SGD(model.parameters(), lr=0.1)
+    for _ in range(steps):
+        x = torch.randn(65, 100)
+        if mesh is not None:
+            x = distribute_tensor(x, mesh, [Shard(0)] + [Replicate()] * (mesh.ndim - 1))
+        loss = model(x).square().mean()
+        loss.backward()
+        opt.step()
+        opt.zero_grad()
+    return loss.item()
+
+
+@pytest.mark.parametrize("shape", [None, (1,), (3,), (2, 3)])
+def test_deterministic(shape):
+    """Uneven shards, one and two dimensions; the clock is a function of the program."""
+    found = []
+    for _ in range(2):
+        with torch.simulate(HARDWARE, devices=8) as sim:
+            assert train(shape and torch.init_device_mesh("cpu", shape)) == 0
+        r = sim.report()
+        assert len(r.steps) == 3 and r.peak_bytes > 0
+        found.append(([s.seconds for s in r.steps][1:], r.peak))
+    assert found[0] == found[1]
+    assert found[0][0][0] > 0
+    if shape and shape != (1,):
+        assert sum(sim.report().steps[-1].link_bytes) > 0
+
+
+@pytest.mark.parametrize(("stages", "micro"), [(2, 4), (4, 8), (4, 32), (8, 16)])
+def test_pipeline_bubble(stages, micro):
+    """A plain loop over micro-batches: 1F1B's bubble within 5 %, 1F1B's memory."""
+    fast = {**HARDWARE, "memory": 0, "links": [{"bandwidth": 1e15, "latency": 0}]}
+    with torch.simulate(fast, devices=stages) as sim:
+        model = nn.Sequential(*[nn.Linear(512, 512, bias=False) for _ in range(2 * stages)])
+        pipeline(model, torch.init_device_mesh("cpu", (stages,), mesh_dim_names=("pp",))["pp"], [2] * stages)
+        opt = torch.optim.SGD(model.parameters(), lr=1e-3)
+        for _ in range(2):
+            x = torch.randn(256 * micro, 512)
+            sim.step()
+            schedule()
+            for a in x.chunk(micro):
+                (model(a.requires_grad_()).square().mean() / micro).backward()
+            got = schedule()
+            sim.step()
+            opt.step()
+            opt.zero_grad()
+        bubble, theory = sim.report().steps[-1].bubble, (stages - 1) / (micro + stages - 1)
+        assert bubble == pytest.approx(theory, rel=0.05)
+        assert all(h <= max(1, stages - i) for i, h in got.in_flight().items())
+
+
+def test_reads_are_waited_for():
+    """What is dispatched after a read begins after it."""
+    with torch.simulate(HARDWARE, devices=2) as sim:
+        a = torch.empty(1000, 1000, device="cuda:0")
+        b = torch.empty(1000, 1000, device="cuda:1")
+        one, _ = timed(sim, lambda: a @ a)
+        both, _ = timed(sim, lambda: (a @ a, b @ b))
+        assert both == pytest.approx(one, rel=1e-6)
+
+        def waiting():
+            (a @ a).sum().item()
+            return b @ b
+
+        apart, _ = timed(sim, waiting)
+        assert apart > 1.9 * one
+
+
+def test_estimate():
+    found = torch.estimate(lambda x: x @ x, torch.ones(1000, 1000), hardware=HARDWARE)
+    assert found.seconds == pytest.approx(2e9 / 0.5e12, rel=0.01)
+    assert 8e6 <= found.peak_bytes <= 10e6 and found.flops == 2e9
+    assert "GFLOP" in str(found)
+
+
+def test_step_by_hand():
+    with torch.simulate(HARDWARE) as sim:
+        for _ in range(2):
+            train(steps=2)
+            sim.step()
+    assert len(sim.report().steps) == 2
+    with pytest.raises(RuntimeError, match="not running"):
+        sim.step()
+
+
+def test_devices_and_defaults():
+    with torch.simulate(HARDWARE, devices=4):
+        assert str(torch.ones(2).device) == "sim" == str(torch.get_default_device())
+        assert torch.ones(2, device="cuda:3").device.index == 3
+        assert torch.zeros(3).tolist() == [0.0] * 3 == torch.ones(3).tolist()
+        assert torch.tensor([1, 2]).tolist() == [0, 0]
+        with pytest.raises(RuntimeError, match="out of range: the simulation has 4"):
+            torch.ones(2, device="cpu:4")
+        with pytest.raises(ValueError, match="8 devices are wanted, the simulation has 4"):
+            torch.init_device_mesh("cuda", (2, 4))
+        with pytest.raises(RuntimeError, match="already"), torch.simulate(HARDWARE):
+            pass
+    assert torch.ones(2).tolist() == [1, 1] and str(torch.ones(2).device) == "cpu"
+
+
+def test_worlds_do_not_mix():
+    real = torch.ones(3)
+    with torch.simulate(HARDWARE):
+        fake = torch.ones(3)
+        for bad in (lambda: real + fake, lambda: real.to("cpu:0"), lambda: torch.cat([fake, real])):
+            with pytest.raises((ValueError, RuntimeError), match="inside dtorch.simulate"):
+                bad()
+    assert real.sum().item() == 3
+    with pytest.raises((ValueError, RuntimeError), match="inside dtorch.simulate"):
+        real + fake
+    with pytest.raises(RuntimeError, match="inside dtorch.simulate"):
+        torch.ones(2, device="sim:0")
+
+
+@pytest.mark.parametrize(
+    ("change", "text"),
+    [
+        ({"flops": {}}, "above 0"),
+        ({"memory_bandwidth": -1}, "at least 0"),
+        ({"links": []}, "links"),
+        ({"links": [{"bandwidth": 0}]}, "bandwidth above 0"),
+        ({"efficiency": {"matmul": 1.5}}, "efficiency.matmul"),
+    ],
+)
+def test_bad_hardware(change, text):
+    with pytest.raises(ValueError, match=text), torch.simulate({**HARDWARE, **change}):
+        pass
+    assert torch.ones(1).item() == 1
+
+
+def test_bad_arguments():
+    with pytest.raises(ValueError, match="h100-8x"):
+        torch.simulate("abacus")
+    with pytest.raises(ValueError, match="1 to 4096"):
+        torch.simulate(HARDWARE, devices=0)
+    with pytest.raises(TypeError, match="name, a path or a dict"):
+        torch.simulate(3)
+
+
+@pytest.mark.parametrize("name", ["h100-8x", "a100-8x", "cpu"])
+def test_shipped_hardware(name):
+    with torch.simulate(name, devices=16) as sim:
+        train(torch.init_device_mesh("cuda", (16,)))
+    assert "MFU" in str(sim.report())
+
+
+def test_autocast_reaches_simulated_devices():
+    with torch.simulate(HARDWARE), torch.autocast("cuda", dtype=torch.bfloat16):
+        assert (torch.ones(4, 4) @ torch.ones(4, 4)).dtype == torch.bfloat16
+
+
+def test_command(tmp_path):
+    script = tmp_path / "train.py"
+    lines = ["import sys", "import dtorch as torch", "m = torch.init_device_mesh('cpu', (4,))"]
+    script.write_text("\n".join([*lines, "print(sys.argv[1], torch.ones(4, device_mesh=m).sum().item())"]))
+    hardware = tmp_path / "mine.json"
+    hardware.write_text(json.dumps(HARDWARE))
+    command = [sys.executable, "-m", "dtorch", "simulate", "--hardware", str(hardware), "--devices", "4", str(script), "hello"]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=120)
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.startswith("hello 0.0\n4 x test: ")
