@@ -20,6 +20,7 @@
 
 #include "base/cpu.h"
 #include "controller/engine.h"
+#include "plan/sim.h"
 #include "plan/trace.h"
 
 enum { DEVICES_MAX = 8, STACK_MIN = 1 << 20 };
@@ -32,7 +33,8 @@ static _Atomic bool lone; /* few devices, one process: written inside, read by w
 void dt_engine_enter(void) { pthread_mutex_lock(&role); }
 
 void dt_engine_leave(void) {
-    atomic_store_explicit(&lone, dt_nodes == 1 && dt_the_devices.n_started <= DEVICES_MAX, memory_order_relaxed);
+    bool sim = atomic_load_explicit(&dt_sim_on, memory_order_relaxed); /* its report tells the controller's time from the client's */
+    atomic_store_explicit(&lone, dt_nodes == 1 && !sim && dt_the_devices.n_started <= DEVICES_MAX, memory_order_relaxed);
     pthread_mutex_unlock(&role);
 }
 

@@ -1,7 +1,7 @@
 /* A simulation as the client sees it: start, stop, and what its devices did. All are called by the client's thread while the engine is idle, after a sync
  * and with nothing recorded since: the controller's state is then still, and the sync's future has ordered its writes before these reads. */
-#include "controller/engine.h"
 #include "plan/sim.h"
+#include "controller/engine.h"
 
 dt_status dt_engine_sim_start(const dt_hardware *h, int n) {
     DT_TRY(dt_sim_start(h, n));

@@ -79,7 +79,7 @@ dt_status dt_build_pval_alloc(dt_build *b, dt_pval *v) {
 
 const dt_kernel *dt_build_kernel(const dt_op *op, dt_device_type dev, const dt_kctx *c) {
     dt_dtype t = c->n_out ? c->out[0].dtype : DT_float32;
-    if (dev == DT_SIM) dev = DT_CPU; /* simulated programs are cpu's */
+    if (dev == DT_SIM) dev = DT_CPU;                            /* simulated programs are cpu's */
     int n_in = op->flags & DT_F_RANDOM ? c->n_in - 2 : c->n_in; /* seed and offset say nothing of the type */
     for (int i = 0; i < n_in; i++)
         if (dt_view_given(&c->in[i])) {

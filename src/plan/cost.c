@@ -35,12 +35,30 @@ static const struct {
     const char *name;
     float flops;
 } weights[] = {
-    {"exp", 12},   {"log", 14},    {"tanh", 16},    {"sigmoid", 16}, {"silu", 17},    {"gelu", 24},    {"erf", 20},    {"sin", 18},    {"cos", 18},
-    {"tan", 24},   {"softplus", 28}, {"logsigmoid", 28}, {"mish", 34}, {"elu", 14},   {"pow", 30},     {"div", 4},     {"sqrt", 6},    {"rsqrt", 8},
-    {"reciprocal", 4}, {"asin", 24}, {"acos", 24},  {"atan", 24},    {"sinh", 18},    {"cosh", 18},    {"lgamma", 60}, {"digamma", 60}, {"softmax", 18},
-    {"log_softmax", 18}, {"logsumexp", 16}, {"native_layer_norm", 8}, {"layer_norm", 12}, {"native_rms_norm", 6}, {"rms_norm", 10}, {"batch_norm", 10},
-    {"adam", 16},  {"sgd", 3},     {"rand", 24},    {"normal", 40},  {"uniform", 24}, {"dropout", 26}, {"bernoulli", 26}, {"randint", 24}, {"sort", 60},
-    {"topk", 20},  {"nll", 2},     {"cross_entropy", 20}, {"stat_update", 2},
+    {"exp", 12},        {"log", 14},
+    {"tanh", 16},       {"sigmoid", 16},
+    {"silu", 17},       {"gelu", 24},
+    {"erf", 20},        {"sin", 18},
+    {"cos", 18},        {"tan", 24},
+    {"softplus", 28},   {"logsigmoid", 28},
+    {"mish", 34},       {"elu", 14},
+    {"pow", 30},        {"div", 4},
+    {"sqrt", 6},        {"rsqrt", 8},
+    {"reciprocal", 4},  {"asin", 24},
+    {"acos", 24},       {"atan", 24},
+    {"sinh", 18},       {"cosh", 18},
+    {"lgamma", 60},     {"digamma", 60},
+    {"softmax", 18},    {"log_softmax", 18},
+    {"logsumexp", 16},  {"native_layer_norm", 8},
+    {"layer_norm", 12}, {"native_rms_norm", 6},
+    {"rms_norm", 10},   {"batch_norm", 10},
+    {"adam", 16},       {"sgd", 3},
+    {"rand", 24},       {"normal", 40},
+    {"uniform", 24},    {"dropout", 26},
+    {"bernoulli", 26},  {"randint", 24},
+    {"sort", 60},       {"topk", 20},
+    {"nll", 2},         {"cross_entropy", 20},
+    {"stat_update", 2},
 };
 
 static float weight_of(const char *name) {
@@ -169,7 +187,11 @@ void dt_cost_instr(const dt_hardware *h, const dt_instr *s, dt_op_cost *out) {
     for (int k = 0; k < s->n_in + s->n_out; k++) l.bytes += view_bytes(&s->view[k]);
     if (s->fused) {
         double n = elements(s);
-        for (int k = 0; k < s->fused->n_ops; k++) l.vector += n * (double)facts_of(s->fused->op[k].op).weight;
+        for (int k = 0; k < s->fused->n_ops; k++) {
+            const dt_fused_op *o = &s->fused->op[k];
+            if (o->kind == DT_FUSED_SPREAD || (o->rows && o->kind == DT_FUSED_CODE)) continue; /* an element per row: next to nothing */
+            l.vector += n * (double)facts_of(o->op).weight;
+        }
         time_of(h, &l, out);
         return;
     }

@@ -17,36 +17,36 @@ typedef enum dt_work { DT_WORK_MATMUL, DT_WORK_CONV, DT_WORK_ATTENTION, DT_WORK_
 enum { DT_LINK_LEVELS = 4 };
 
 typedef struct dt_link_level {
-    int64_t devices;   /* that one unit of this level joins: 8 in a machine, then all of the cluster */
-    double bandwidth;  /* bytes a second that one device sends, while it receives as many */
-    double latency;    /* seconds of one hop */
+    int64_t devices;  /* that one unit of this level joins: 8 in a machine, then all of the cluster */
+    double bandwidth; /* bytes a second that one device sends, while it receives as many */
+    double latency;   /* seconds of one hop */
 } dt_link_level;
 
 typedef struct dt_hardware {
     char name[48];
-    double flops[DT_DTYPE_COUNT];  /* peak of matrix work in that dtype, FLOP/s */
-    double vector;                 /* peak of elementwise work, FLOP/s */
-    double share[DT_WORK_KINDS];   /* of the peak that a large operator reaches */
-    double half[DT_WORK_KINDS];    /* FLOP of an operator that reaches half of that */
-    double bandwidth;              /* of memory, bytes/s, as reached */
+    double flops[DT_DTYPE_COUNT];        /* peak of matrix work in that dtype, FLOP/s */
+    double vector;                       /* peak of elementwise work, FLOP/s */
+    double share[DT_WORK_KINDS];         /* of the peak that a large operator reaches */
+    double half[DT_WORK_KINDS];          /* FLOP of an operator that reaches half of that */
+    double bandwidth;                    /* of memory, bytes/s, as reached */
     double cache_bytes, cache_bandwidth; /* operators whose operands fit are served at this; 0: no such thing */
-    double overhead;               /* seconds an operator takes however small */
-    int64_t memory;                /* bytes of a device; 0: no limit */
-    bool overlap;                  /* communication runs beside computation and takes nothing from it */
+    double overhead;                     /* seconds an operator takes however small */
+    int64_t memory;                      /* bytes of a device; 0: no limit */
+    bool overlap;                        /* communication runs beside computation and takes nothing from it */
     int n_levels;
     dt_link_level level[DT_LINK_LEVELS]; /* from the inside out */
 } dt_hardware;
 
 extern const dt_hardware dt_hardware_plain; /* a processor core or two: what order.c reckons with until told otherwise */
-extern uint32_t dt_hardware_generation;       /* counts dt_hardware_set: who keeps costs remembers whose they are */
+extern uint32_t dt_hardware_generation;     /* counts dt_hardware_set: who keeps costs remembers whose they are */
 const dt_hardware *dt_hardware_get(void);
 void dt_hardware_set(const dt_hardware *h); /* copies; NULL: dt_hardware_plain */
 
 typedef struct dt_op_cost {
     double seconds;
-    double flops;  /* of matrix work */
-    double ideal;  /* seconds of the matrix work at peak */
-    double bytes;  /* read and written */
+    double flops; /* of matrix work */
+    double ideal; /* seconds of the matrix work at peak */
+    double bytes; /* read and written */
 } dt_op_cost;
 /* A kernel instruction on local shapes, or a fused group. */
 void dt_cost_instr(const dt_hardware *h, const dt_instr *s, dt_op_cost *out);

@@ -34,8 +34,8 @@ typedef struct dt_buf {
      * all reads before it. Both are for runs pushed earlier, so nobody waits in a circle. Futex words. */
     uint32_t n_written, n_read;
     _Atomic uint32_t written, read, waiting;
-    bool held;      /* no value lies in it, but it is still read elsewhere */
-    uint32_t group; /* controller, while it looks for memory */
+    bool held;                     /* no value lies in it, but it is still read elsewhere */
+    uint32_t group;                /* controller, while it looks for memory */
     double written_at, read_until; /* of a simulated device: virtual seconds of the last write, and of the last read elsewhere */
 } dt_buf;
 

@@ -7,17 +7,17 @@
 #include "plan/cost.h"
 
 typedef struct dt_sim_device {
-    double free_at;                           /* virtual seconds: everything given to it so far is done */
-    double busy;                              /* seconds of kernels */
-    double comm, exposed;                     /* seconds of transfers; of these, while the compute queue waited or did it itself */
-    double flops, ideal;                      /* matrix work, and its seconds at peak */
-    double bytes[DT_LINK_LEVELS];             /* received, by level of the link */
+    double free_at;               /* virtual seconds: everything given to it so far is done */
+    double busy;                  /* seconds of kernels */
+    double comm, exposed;         /* seconds of transfers; of these, while the compute queue waited or did it itself */
+    double flops, ideal;          /* matrix work, and its seconds at peak */
+    double bytes[DT_LINK_LEVELS]; /* received, by level of the link */
     uint64_t kernels, transfers;
 } dt_sim_device;
 
 typedef struct dt_sim_totals {
-    double now;       /* the latest device's clock */
-    double seconds;   /* processor time that simulating took */
+    double now;     /* the latest device's clock */
+    double seconds; /* processor time that simulating took */
     uint64_t runs;
 } dt_sim_totals;
 

@@ -127,7 +127,7 @@ static PyObject *cost_hardware(PyObject *m, PyObject *d) {
 }
 
 static PyMethodDef functions[] = {
-    {"_sim_start", sim_start, METH_VARARGS, NULL}, {"_sim_stop", sim_stop, METH_NOARGS, NULL},           {"_sim_on", sim_on, METH_NOARGS, NULL},
+    {"_sim_start", sim_start, METH_VARARGS, NULL}, {"_sim_stop", sim_stop, METH_NOARGS, NULL},      {"_sim_on", sim_on, METH_NOARGS, NULL},
     {"_sim_read", sim_read, METH_NOARGS, NULL},    {"_cost_hardware", cost_hardware, METH_O, NULL}, {0},
 };
 

@@ -506,7 +506,8 @@ DT_CPU_KERNEL(fused);
 static bool can_fuse(int code, dt_dtype tile) { return dt_backend_cpu.can_fuse(code, tile); }
 static int reduction(dt_kernel_fn fn) { return dt_backend_cpu.reduction(fn); }
 
-const dt_backend dt_backend_sim = { /* kernels are cpu's, chosen as there and never called: the plans are the same */
+const dt_backend dt_backend_sim = {
+    /* kernels are cpu's, chosen as there and never called: the plans are the same */
     .name = "sim",
     .alloc = sim_alloc,
     .free = sim_free,
