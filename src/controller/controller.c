@@ -320,7 +320,7 @@ static void *controller_main(void *arg) {
             }
         }
         seen = head;
-        if (DT_UNLIKELY(dt_nodes > 1)) dt_remote_flush();
+        if (DT_UNLIKELY(dt_nodes > 1)) dt_remote_flush_some(naps > 1);
         bool deep = naps > IDLE_NAPS && !e->graph.n && !dt_order_pending();
         dt_engine_leave();
         dt_ring_wait(&e->ring, deep ? -1 : NAP_US, deep);

@@ -7,10 +7,12 @@
 
 #include "base/cpu.h"
 #include "comm/net.h"
+#include "plan/history.h"
 #include "plan/remote.h"
 #include "plan/serial.h"
+#include "plan/trace.h"
 
-enum { FLUSH_BYTES = 256 << 10, CREDIT_NAP_US = 100000, START_S = 60 };
+enum { FLUSH_BYTES = 256 << 10, CREDIT_NAP_US = 100000, START_S = 60, ATTACH_MIN = 512, PAUSE_US = 200, PAUSE_MAX_US = 20000 };
 
 typedef struct request { /* an answer that is awaited */
     struct request *next;
@@ -21,10 +23,22 @@ typedef struct request { /* an answer that is awaited */
     dt_memory_stats *stats; /* STATS */
 } request;
 
+typedef struct ids { /* numbers of a node's buffers. The smallest free one is given: a repeated step gets the same numbers, and is sent as a repeat */
+    uint64_t *used;  /* bits */
+    size_t n, first; /* words; no word before `first` has room */
+} ids;
+
+typedef struct talk {       /* with one node */
+    dt_wire wire, attached; /* entries, and the bulk data of some of them, to be sent */
+    dt_history history;
+    ids ids;
+    uint64_t sent, seq, request; /* runs; the last one's seq; the last request's id */
+} talk;
+
 static struct {
-    dt_wire *wire;               /* (dt_nodes,) */
+    talk *talk;                  /* (dt_nodes,) */
+    uint64_t flushed_at, pause;  /* us */
     _Atomic uint64_t *taken;     /* (dt_nodes,) runs that a node has taken up */
-    uint64_t *sent;              /* (dt_nodes,) */
     _Atomic uint32_t credit;     /* futex word */
     _Atomic(dt_error_t *) *lost; /* (dt_nodes,) why a node is lost; NULL while it lives */
     pthread_mutex_t lock;        /* of requests */
@@ -159,20 +173,33 @@ static void on_lost(void *ctx, int rank, const char *why) {
 }
 
 /* ---- sending ---------------------------------------------------------------------------------------------------------------------------------- */
+static uint64_t now_us(void) { return dt_trace_now() / 1000; }
+
 static void flush_node(int node) {
-    dt_wire *w = &remote.wire[node];
-    if (!w->n) return;
-    if (w->failed || dt_net_send(node, w->data, w->n)) on_lost(NULL, node, "a message to a node was lost: out of host memory");
-    w->n = 0;
-    w->failed = false;
-    if (w->cap > 4 * FLUSH_BYTES) dt_wire_free(w);
+    talk *t = &remote.talk[node];
+    if (!t->wire.n) return;
+    dt_wire w = {0};
+    bool failed = t->wire.failed || t->attached.failed;
+    if (!failed) dt_history_write(&t->history, t->wire.data, t->wire.n, &w);
+    dt_wire_put(&w, t->attached.data, t->attached.n);
+    if (failed || w.failed || dt_net_send(node, w.data, w.n)) on_lost(NULL, node, "a message to a node was lost: out of host memory");
+    dt_wire_free(&w);
+    t->wire.n = t->attached.n = 0;
+    t->wire.failed = t->attached.failed = false;
+    if (t->wire.cap > 4 * FLUSH_BYTES) dt_wire_free(&t->wire);
+    if (t->attached.cap > FLUSH_BYTES) dt_wire_free(&t->attached);
 }
 
 static dt_wire *entry(int node, int kind) {
-    dt_wire *w = &remote.wire[node];
-    if (w->n > FLUSH_BYTES) flush_node(node);
-    dt_wire_u64(w, (uint64_t)kind);
-    return w;
+    talk *t = &remote.talk[node];
+    if (t->wire.n + t->attached.n > FLUSH_BYTES) flush_node(node);
+    dt_wire_u64(&t->wire, (uint64_t)kind);
+    return &t->wire;
+}
+
+static void put_request(dt_wire *w, int node, uint64_t id) { /* as the distance to the last one: the same in every step */
+    dt_wire_u64(w, id - remote.talk[node].request);
+    remote.talk[node].request = id;
 }
 
 void dt_remote_flush(void) {
@@ -182,13 +209,53 @@ void dt_remote_flush(void) {
         remote.threads = threads;
     }
     for (int i = 1; i < dt_nodes; i++) flush_node(i);
+    remote.flushed_at = now_us();
+    remote.pause = PAUSE_US;
 }
 
-static uint64_t buffer_id(dt_buf *b) {
-    if (b->id) return b->id;
-    b->id = ++remote.next_plan;             /* any number that is new */
+/* While the client goes on recording: at once after a silence, then in growing intervals, so that a long step is a few messages. */
+void dt_remote_flush_some(bool idle) {
+    bool any = false;
+    for (int i = 1; i < dt_nodes && !any; i++) any = remote.talk[i].wire.n > 0;
+    uint64_t now = any ? now_us() : 0, since = now - remote.flushed_at;
+    if (!any || (!idle && since < remote.pause)) return;
+    uint64_t next = since > 4 * remote.pause ? PAUSE_US : remote.pause * 2;
+    dt_remote_flush();
+    remote.pause = next < PAUSE_MAX_US ? next : PAUSE_MAX_US;
+}
+
+/* ---- numbers of buffers --------------------------------------------------------------------------------------------------------------------------- */
+static bool ids_grow(ids *x) {
+    size_t n = x->n ? x->n * 2 : 64;
+    uint64_t *u = dt_realloc(x->used, n * sizeof *u);
+    if (!u) return false;
+    memset(u + x->n, 0, (n - x->n) * sizeof *u);
+    if (!x->n) u[0] = 1; /* 0 is no number */
+    x->used = u;
+    x->n = n;
+    return true;
+}
+
+static uint64_t id_get(int node) { /* 0: out of host memory */
+    ids *x = &remote.talk[node].ids;
+    while (x->first < x->n && x->used[x->first] == ~0ull) x->first++;
+    if (x->first == x->n && !ids_grow(x)) return 0;
+    int bit = __builtin_ctzll(~x->used[x->first]);
+    x->used[x->first] |= 1ull << bit;
+    return x->first * 64 + (uint64_t)bit;
+}
+
+static void id_put(int node, uint64_t id) {
+    ids *x = &remote.talk[node].ids;
+    x->used[id / 64] &= ~(1ull << id % 64);
+    if (id / 64 < x->first) x->first = id / 64;
+}
+
+static uint64_t buffer_id(dt_buf *b) { /* 0: out of host memory */
+    int node = dt_device_node(b->device);
+    if (b->id || !(b->id = id_get(node))) return b->id;
     dt_error_t *e = atomic_load(&b->error); /* a value that failed before it reached its node */
-    dt_wire *w = entry(dt_device_node(b->device), DT_M_POISON);
+    dt_wire *w = entry(node, DT_M_POISON);
     dt_wire_u64(w, b->id);
     dt_wire_u64(w, b->device);
     dt_wire_u64(w, e ? e->status : DT_E_INTERNAL);
@@ -198,12 +265,18 @@ static uint64_t buffer_id(dt_buf *b) {
 }
 
 static void drop_remote(dt_buf *b) {
-    if (b->id) dt_wire_u64(entry(dt_device_node(b->device), DT_M_FREE), b->id);
+    int node = dt_device_node(b->device);
+    if (!b->id) return;
+    dt_wire_u64(entry(node, DT_M_FREE), b->id);
+    id_put(node, b->id);
 }
 
 static dt_buf *buffer_new(dt_device d, size_t bytes) {
     dt_buf *b = dt_buf_new(d, bytes, NULL);
-    if (b) b->id = ++remote.next_plan;
+    if (b && !(b->id = id_get(dt_device_node(d)))) {
+        dt_free(b);
+        return NULL;
+    }
     return b;
 }
 
@@ -244,10 +317,10 @@ static dt_status send_plan(dt_plan *p) {
 
 /* A node that is far behind is waited for. */
 static void await_credit(int node) {
-    while (remote.sent[node] - atomic_load(&remote.taken[node]) >= DT_CREDITS && !atomic_load(&remote.lost[node])) {
+    while (remote.talk[node].sent - atomic_load(&remote.taken[node]) >= DT_CREDITS && !atomic_load(&remote.lost[node])) {
         flush_node(node);
         uint32_t seen = atomic_load(&remote.credit);
-        if (remote.sent[node] - atomic_load(&remote.taken[node]) >= DT_CREDITS) dt_futex_wait(&remote.credit, seen, CREDIT_NAP_US);
+        if (remote.talk[node].sent - atomic_load(&remote.taken[node]) >= DT_CREDITS) dt_futex_wait(&remote.credit, seen, CREDIT_NAP_US);
     }
 }
 
@@ -271,8 +344,8 @@ dt_status dt_remote_run(const dt_graph *g, dt_plan *p, dt_binding *b) {
     }
     if (!any) return DT_OK;
     if (!p->id) DT_TRY(send_plan(p));
-    bool same;
-    DT_TRY(dt_plan_remember(p, b->run, &same));
+    dt_wire changes = {0};
+    DT_TRY(dt_plan_changes(p, b->run, &changes));
     b->run->seq = ++remote.seq;
     for (int node = 1; node < dt_nodes; node++) {
         if (!takes_part(p, node)) continue;
@@ -282,14 +355,14 @@ dt_status dt_remote_run(const dt_graph *g, dt_plan *p, dt_binding *b) {
                 (void)buffer_id(g->ext[p->program[i].ext[k].value]->part[p->program[i].ext[k].pos]->buf);
         dt_wire *w = entry(node, DT_M_RUN);
         dt_wire_u64(w, p->id);
-        dt_wire_u64(w, b->run->seq);
-        dt_wire_u64(w, same);
-        for (int k = 0; k < p->n_numbers && !same; k++) dt_wire_put(w, &b->run->numbers[k], 8);
-        for (int k = 0; k < p->n_nodes && !same; k++) dt_wire_u64(w, b->run->site[k]);
+        dt_wire_u64(w, b->run->seq - remote.talk[node].seq);
+        remote.talk[node].seq = b->run->seq;
+        dt_wire_put(w, changes.data, changes.n);
         for (int i = 0; i < p->n_programs; i++)
             if (dt_device_node(p->program[i].device) == node) put_program(g, p, i, b, w);
-        remote.sent[node]++;
+        remote.talk[node].sent++;
     }
+    dt_wire_free(&changes);
     return DT_OK;
 }
 
@@ -303,6 +376,7 @@ dt_status dt_remote_host(const dt_view *src, dt_device d, dt_buf **out) {
     dt_buf *b = buffer_new(d, bytes);
     void *packed = dt_malloc(bytes + 1);
     if (!b || !packed) {
+        if (b) id_put(dt_device_node(d), b->id);
         dt_free(b);
         dt_free(packed);
         return no_memory();
@@ -315,7 +389,8 @@ dt_status dt_remote_host(const dt_view *src, dt_device d, dt_buf **out) {
     dt_wire_u64(w, b->id);
     dt_wire_u64(w, d);
     dt_wire_u64(w, bytes);
-    dt_wire_put(w, packed, bytes);
+    dt_wire_u64(w, bytes >= ATTACH_MIN); /* beside the stream, which is to repeat itself */
+    dt_wire_put(bytes >= ATTACH_MIN ? &remote.talk[dt_device_node(d)].attached : w, packed, bytes);
     dt_free(packed);
     *out = b;
     return DT_OK;
@@ -331,7 +406,7 @@ dt_status dt_remote_fetch(const dt_part *p, const dt_view *src, const dt_view *d
     dt_future_ref(f);
     r->dst = *dst;
     dt_wire *w = entry(node, DT_M_FETCH);
-    dt_wire_u64(w, r->id);
+    put_request(w, node, r->id);
     dt_wire_u64(w, id);
     dt_wire_u64(w, p->buf->device);
     dt_wire_i64(w, p->offset);
@@ -351,7 +426,7 @@ void dt_remote_sync(dt_future *f) {
         if (!r) continue;
         dt_future_ref(f);
         atomic_fetch_add(&f->parts, 1);
-        dt_wire_u64(entry(node, DT_M_SYNC), r->id);
+        put_request(entry(node, DT_M_SYNC), node, r->id);
     }
     dt_remote_flush();
 }
@@ -374,7 +449,7 @@ bool dt_remote_stats(dt_device d, dt_memory_stats *out, dt_future *f) {
     }
     r->stats = out;
     dt_wire *w = entry(node, DT_M_STATS);
-    dt_wire_u64(w, r->id);
+    put_request(w, node, r->id);
     dt_wire_u64(w, d);
     dt_remote_flush();
     return true;
@@ -386,11 +461,11 @@ dt_status dt_remote_start(void) {
     dt_net_hooks hooks = {on_message, on_lost, NULL};
     if (dt_net_started()) return dt_net_start(&hooks, dt_ops_hash(), START_S);
     int n = dt_net_size();
-    remote.wire = dt_calloc((size_t)n, sizeof *remote.wire);
+    remote.talk = dt_calloc((size_t)n, sizeof *remote.talk);
     remote.taken = dt_calloc((size_t)n, sizeof *remote.taken);
-    remote.sent = dt_calloc((size_t)n, sizeof *remote.sent);
     remote.lost = dt_calloc((size_t)n, sizeof *remote.lost);
-    if (!remote.wire || !remote.taken || !remote.sent || !remote.lost) return no_memory();
+    if (!remote.talk || !remote.taken || !remote.lost) return no_memory();
+    for (int i = 1; i < n; i++) DT_TRY(dt_history_init(&remote.talk[i].history, true));
     DT_TRY(dt_net_start(&hooks, dt_ops_hash(), START_S));
     dt_buf_drop_elsewhere = drop_remote;
     return DT_OK;

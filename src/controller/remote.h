@@ -13,6 +13,9 @@
 dt_status dt_remote_start(void) DT_WUR; /* nothing if this process was started alone */
 void dt_remote_stop(void);
 void dt_remote_flush(void); /* send what collected */
+/* The same from the controller's loop. idle: the client pauses. Else it waits for more, at most 20 ms, in growing intervals: how many messages a step is does
+ * not depend on how many calls it has. */
+void dt_remote_flush_some(bool idle);
 
 /* Buffers on another node for the results of program i; its external slots are filled like local ones. */
 dt_status dt_remote_bind(const dt_plan *p, int i, dt_binding *b) DT_WUR;

@@ -14,6 +14,7 @@
 #include "base/cpu.h"
 #include "base/ring.h"
 #include "comm/net.h"
+#include "plan/history.h"
 #include "plan/remote.h"
 #include "plan/serial.h"
 #include "worker/devices.h"
@@ -38,7 +39,9 @@ static struct {
     _Atomic uint32_t bell;
     _Atomic bool lost;
     dt_htab buffers, plans;
-    uint64_t taken;
+    uint64_t taken, seq, request; /* runs; the last one's seq; the last request's id */
+    dt_history history;
+    dt_unwire attached; /* of the message at hand */
 } node = {.lock = PTHREAD_MUTEX_INITIALIZER};
 
 static dt_status no_memory(void) { return dt_fail(DT_E_NOMEM, "node %d: out of host memory", dt_node_self); }
@@ -146,17 +149,8 @@ static dt_status on_drop_plan(dt_unwire *u) {
 /* The ids of a run's results, read before anything can fail, so that they exist either way. */
 static dt_status read_run(dt_unwire *u, dt_plan *p, dt_binding *b, uint64_t **ids) {
     dt_run *r = b->run;
-    r->seq = dt_unwire_u64(u);
-    if (dt_unwire_count(u, 1)) { /* as the last time */
-        if (!p->last_site) return nonsense("a run that is like one before, but there is none");
-        memcpy(r->numbers, p->last_numbers, sizeof *r->numbers * (size_t)p->n_numbers);
-        memcpy(r->site, p->last_site, sizeof *r->site * (size_t)p->n_nodes);
-    } else {
-        bool same;
-        for (int k = 0; k < p->n_numbers; k++) dt_unwire_get(u, &r->numbers[k], 8);
-        for (int k = 0; k < p->n_nodes; k++) r->site[k] = (uint32_t)dt_unwire_count(u, UINT32_MAX);
-        DT_TRY(dt_plan_remember(p, r, &same));
-    }
+    r->seq = node.seq += dt_unwire_u64(u);
+    DT_TRY(dt_plan_changes_read(p, r, u));
     for (int i = 0; i < p->n_programs; i++) {
         const dt_program *prog = &p->program[i];
         for (int k = 0; k < prog->n_ext; k++) {
@@ -243,6 +237,8 @@ static dt_status on_run(dt_unwire *u) {
     return DT_OK;
 }
 
+static uint64_t request_id(dt_unwire *u) { return node.request += dt_unwire_u64(u); }
+
 /* ---- buffers -------------------------------------------------------------------------------------------------------------------------------------------- */
 static dt_status on_free(dt_unwire *u) {
     dt_buf *b = drop(&node.buffers, dt_unwire_u64(u));
@@ -267,18 +263,19 @@ static dt_status on_host(dt_unwire *u) {
     dt_device d;
     dt_device_state *s;
     DT_TRY(device_of(u, &d, &s));
-    size_t bytes = dt_unwire_count(u, u->n - u->at), got = bytes;
-    if (u->bad) return nonsense("an array that ends too early");
+    size_t bytes = (size_t)dt_unwire_u64(u), got = bytes;
+    dt_unwire *from = dt_unwire_count(u, 1) ? &node.attached : u;
+    if (u->bad || bytes > from->n - from->at) return nonsense("an array that ends too early");
     void *data = NULL;
     dt_status st = dt_alloc_get(&s->alloc, &got, &data);
     dt_buf *b = dt_buf_new(d, st ? 0 : got, data);
     if (!b) return no_memory();
     if (st) { /* told when it is read */
         atomic_store(&b->error, dt_error_new(st, 0, "", dt_error_message()));
-        u->at += bytes;
+        from->at += bytes;
     } else {
         dt_devices_quiesce(); /* the memory may still be read by a run that was pushed before it was freed */
-        dt_unwire_get(u, data, bytes);
+        dt_unwire_get(from, data, bytes);
     }
     return add_buffer(id, b);
 }
@@ -313,7 +310,7 @@ static bool view_fits(const dt_view *v, int64_t offset, const dt_buf *b) {
 }
 
 static dt_status on_fetch(dt_unwire *u) {
-    uint64_t request = dt_unwire_u64(u);
+    uint64_t request = request_id(u);
     entry *e = find(&node.buffers, dt_unwire_u64(u));
     dt_device d;
     dt_device_state *s;
@@ -351,7 +348,7 @@ static void push_sync(void *f, dt_device_state *s) {
 
 static dt_status on_sync(dt_unwire *u) {
     dt_future *f;
-    DT_TRY(pending_new(dt_unwire_u64(u), DT_R_DONE, NULL, &f));
+    DT_TRY(pending_new(request_id(u), DT_R_DONE, NULL, &f));
     atomic_store(&f->parts, (uint32_t)dt_the_devices.n_started + 1);
     dt_devices_each(push_sync, f);
     dt_future_part(f, NULL);
@@ -360,7 +357,7 @@ static dt_status on_sync(dt_unwire *u) {
 }
 
 static dt_status on_stats(dt_unwire *u) {
-    uint64_t id = dt_unwire_u64(u);
+    uint64_t id = request_id(u);
     dt_device d;
     dt_device_state *s;
     DT_TRY(device_of(u, &d, &s));
@@ -399,8 +396,9 @@ static dt_status on_entry(dt_unwire *u, bool *stop) {
     }
 }
 
-dt_status dt_node_entries(const void *data, size_t bytes, bool *stop) {
+dt_status dt_node_entries(const void *data, size_t bytes, const void *attached, size_t attached_bytes, bool *stop) {
     dt_unwire u = {data, bytes, 0, false};
+    node.attached = (dt_unwire){attached, attached_bytes, 0, false};
     while (!*stop && u.at < u.n) DT_TRY(on_entry(&u, stop));
     return DT_OK;
 }
@@ -440,12 +438,21 @@ static message *take(void) {
     }
 }
 
+static dt_status on_whole(const message *m, bool *stop) {
+    dt_wire w = {0};
+    dt_unwire u = {m->data, m->bytes, 0, false};
+    dt_status s = dt_history_read(&node.history, &u, SIZE_MAX / 4, &w);
+    if (!s) s = dt_node_entries(w.data, w.n, u.data + u.at, u.n - u.at, stop);
+    dt_wire_free(&w);
+    return s;
+}
+
 static dt_status serve(void) {
     bool stop = false;
     while (!stop) {
         message *next, *m = take();
         for (; m; m = next) {
-            DT_TRY(dt_node_entries(m->data, m->bytes, &stop));
+            DT_TRY(on_whole(m, &stop));
             next = m->next;
             dt_free(m);
         }
@@ -463,6 +470,7 @@ int dt_node_main(void) {
     dt_nodes_init();
     dt_status s = dt_ops_init();
     if (!s) s = dt_node_tables();
+    if (!s) s = dt_history_init(&node.history, false);
     if (!s) s = dt_net_start(&hooks, dt_ops_hash(), 60);
     if (!s) s = serve();
     if (s) {

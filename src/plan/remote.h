@@ -1,5 +1,5 @@
 /* What the controller and the nodes say to each other: kinds of control messages. Layouts stand where they are written (controller/remote.c,
- * node/node.c); a message is a sequence of entries, each a kind and its fields in plan/serial.h's coding. */
+ * node/node.c); a message is a sequence of entries, each a kind and its fields in plan/serial.h's coding. Those to a node are a stream that plan/history.h shortens. */
 #ifndef DT_PLAN_REMOTE_H
 #define DT_PLAN_REMOTE_H
 
@@ -7,15 +7,15 @@ enum {
     /* controller -> node */
     DT_M_PLAN = 1,  /* id, plan */
     DT_M_DROP_PLAN, /* id */
-    DT_M_RUN,       /* plan id, seq, 1: numbers and sites of its last run; or 0, numbers, sites; per program: ids and offsets of inputs, ids of results */
-    DT_M_FREE,      /* buffer id */
-    DT_M_HOST,      /* buffer id, device, bytes, data */
-    DT_M_POISON,    /* buffer id, device, status, site, text */
-    DT_M_FETCH,     /* request id, buffer id, device, offset, view */
-    DT_M_SYNC,      /* request id */
-    DT_M_LIMIT,     /* device, bytes */
-    DT_M_STATS,     /* request id, device */
-    DT_M_THREADS,   /* how many threads all devices of a node share */
+    DT_M_RUN,  /* plan id, seq since the last run, numbers and sites that differ from its last run's; per program: ids and offsets of inputs, ids of results */
+    DT_M_FREE, /* buffer id */
+    DT_M_HOST, /* buffer id, device, bytes, 0: data; or 1: they are attached */
+    DT_M_POISON,  /* buffer id, device, status, site, text */
+    DT_M_FETCH,   /* request id (here and below: since the last one), buffer id, device, offset, view */
+    DT_M_SYNC,    /* request id */
+    DT_M_LIMIT,   /* device, bytes */
+    DT_M_STATS,   /* request id, device */
+    DT_M_THREADS, /* how many threads all devices of a node share */
     DT_M_STOP,
     /* node -> controller */
     DT_R_DATA = 64, /* request id, status; then bytes, data; or site, text */

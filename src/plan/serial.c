@@ -515,17 +515,52 @@ dt_status dt_plan_read(dt_unwire *u, dt_plan **out) {
     return DT_OK;
 }
 
-dt_status dt_plan_remember(dt_plan *p, const dt_run *r, bool *same) {
-    size_t numbers = sizeof *p->last_numbers * (size_t)p->n_numbers, sites = sizeof *p->last_site * (size_t)p->n_nodes;
-    *same = p->last_site && !memcmp(p->last_numbers, r->numbers, numbers) && !memcmp(p->last_site, r->site, sites);
-    if (*same) return DT_OK;
-    if (!p->last_site) {
-        p->last_numbers = DT_ARENA_ARRAY(&p->arena, uint64_t, p->n_numbers + 1);
-        uint32_t *site = DT_ARENA_ARRAY(&p->arena, uint32_t, p->n_nodes + 1);
-        if (!p->last_numbers || !site) return no_memory();
-        p->last_site = site;
+static dt_status last_run(dt_plan *p) {
+    if (p->last_site) return DT_OK;
+    p->last_numbers = DT_ARENA_ARRAY(&p->arena, uint64_t, p->n_numbers + 1);
+    uint32_t *site = DT_ARENA_ARRAY(&p->arena, uint32_t, p->n_nodes + 1);
+    if (!p->last_numbers || !site) return no_memory();
+    memset(p->last_numbers, 0, sizeof *p->last_numbers * (size_t)p->n_numbers);
+    memset(site, 0, sizeof *site * (size_t)p->n_nodes);
+    p->last_site = site;
+    return DT_OK;
+}
+
+/* Pairs (distance to the one before, new value), closed by a zero. */
+dt_status dt_plan_changes(dt_plan *p, const dt_run *r, dt_wire *out) {
+    DT_TRY(last_run(p));
+    for (int i = 0, last = -1; i < p->n_numbers; i++) {
+        if (r->numbers[i] == p->last_numbers[i]) continue;
+        dt_wire_u64(out, (uint64_t)(i - last));
+        dt_wire_put(out, &r->numbers[i], 8);
+        p->last_numbers[i] = r->numbers[i];
+        last = i;
     }
-    memcpy(p->last_numbers, r->numbers, numbers);
-    memcpy(p->last_site, r->site, sites);
+    dt_wire_u64(out, 0);
+    for (int i = 0, last = -1; i < p->n_nodes; i++) {
+        if (r->site[i] == p->last_site[i]) continue;
+        dt_wire_u64(out, (uint64_t)(i - last));
+        dt_wire_u64(out, r->site[i]);
+        p->last_site[i] = r->site[i];
+        last = i;
+    }
+    dt_wire_u64(out, 0);
+    return out->failed ? no_memory() : DT_OK;
+}
+
+dt_status dt_plan_changes_read(dt_plan *p, dt_run *r, dt_unwire *u) {
+    DT_TRY(last_run(p));
+    int64_t at = -1;
+    for (size_t d; (d = dt_unwire_count(u, (size_t)p->n_numbers)) != 0;) {
+        if ((at += (int64_t)d) >= p->n_numbers) return dt_fail(DT_E_INTERNAL, "a run with more numbers than its plan");
+        dt_unwire_get(u, &p->last_numbers[at], 8);
+    }
+    at = -1;
+    for (size_t d; (d = dt_unwire_count(u, (size_t)p->n_nodes)) != 0;) {
+        if ((at += (int64_t)d) >= p->n_nodes) return dt_fail(DT_E_INTERNAL, "a run with more sites than its plan");
+        p->last_site[at] = (uint32_t)dt_unwire_count(u, UINT32_MAX);
+    }
+    memcpy(r->numbers, p->last_numbers, sizeof *r->numbers * (size_t)p->n_numbers);
+    memcpy(r->site, p->last_site, sizeof *r->site * (size_t)p->n_nodes);
     return DT_OK;
 }

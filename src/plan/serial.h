@@ -37,8 +37,9 @@ const char *dt_unwire_text(dt_unwire *u);           /* interned */
 /* Programs of the devices for which `here` says so. */
 typedef bool (*dt_device_fn)(void *ctx, dt_device d);
 dt_status dt_plan_write(const dt_plan *p, dt_device_fn here, void *ctx, dt_wire *out) DT_WUR;
-/* Are a run's numbers and sites those of the plan's last one? Remembers them if not. E_NOMEM. */
-dt_status dt_plan_remember(dt_plan *p, const dt_run *r, bool *same) DT_WUR;
+/* What of a run's numbers and sites differs from the plan's last one, which they then are. Both sides keep them. */
+dt_status dt_plan_changes(dt_plan *p, const dt_run *r, dt_wire *out) DT_WUR;
+dt_status dt_plan_changes_read(dt_plan *p, dt_run *r, dt_unwire *u) DT_WUR;
 /* E_INTERNAL, and nothing made, when the bytes are not a plan. */
 dt_status dt_plan_read(dt_unwire *u, dt_plan **out) DT_WUR;
 

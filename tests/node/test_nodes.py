@@ -252,3 +252,30 @@ def test_a_program_may_end_in_the_middle_of_its_work(tmp_path):
         timeout=60,
     )
     assert out.returncode == 5 and "not all of the run has ended" not in out.stderr, out.stderr
+
+
+def test_what_a_step_says_does_not_depend_on_how_many_calls_it_has(tmp_path):
+    out = program(
+        """
+        import dtorch
+        from dtorch import Shard, distribute_tensor, init_device_mesh
+        x = distribute_tensor(dtorch.ones(8, 8), init_device_mesh("cpu", (2,)), [Shard(0)])
+        def step(n, k):
+            y = x
+            for i in range(n):
+                y = y * 1.0001 if i % 2 else y + k
+            return y.sum().item()
+        for n in (20, 8000):
+            for k in range(8):
+                step(n, k)
+            before = dtorch._C._net_stats()
+            for k in range(10):
+                step(n, k / 7)
+            after = dtorch._C._net_stats()
+            print(*((after[key] - before[key]) / 10 for key in ("messages_sent", "bytes_sent")))
+        """,
+        tmp_path,
+    )
+    few, many = ([float(v) for v in line.split()] for line in out.stdout.splitlines())
+    assert few[0] <= 8 and many[0] <= 8, (few, many)  # messages a step
+    assert few[1] <= 200 and many[1] <= 200, (few, many)  # bytes

@@ -155,11 +155,12 @@ static void put_host(dt_wire *w, uint64_t id, uint32_t device) {
     dt_wire_u64(w, id);
     dt_wire_u64(w, dt_device_make(DT_CPU, device));
     dt_wire_u64(w, sizeof x);
+    dt_wire_u64(w, 0);
     dt_wire_put(w, x, sizeof x);
 }
 static dt_status take(dt_wire *w) {
     bool stop = false;
-    dt_status s = dt_node_entries(w->data, w->n, &stop);
+    dt_status s = dt_node_entries(w->data, w->n, NULL, 0, &stop);
     w->n = 0;
     return s;
 }
@@ -207,7 +208,7 @@ TEST(damaged_messages_are_refused_or_harmless) {
         uint8_t *exact = malloc(w.n);
         memcpy(exact, w.data, w.n);
         bool stop = false;
-        dt_status s = dt_node_entries(exact, 1 + rnd((uint32_t)w.n), &stop);
+        dt_status s = dt_node_entries(exact, 1 + rnd((uint32_t)w.n), NULL, 0, &stop);
         (void)s;
         free(exact);
         w.n = 0;
