@@ -11,6 +11,9 @@
 #endif
 
 #include "backend/cpu/blas.h"
+#ifdef __AVX2__
+#include "backend/cpu/isa/thin.h"
+#endif
 
 /* Multiplications from which OpenBLAS wins. Without vector instructions known at compile time it always does. */
 #ifdef __AVX2__
@@ -24,6 +27,9 @@
 #define GEMM_NAME DT_ISA_FN(gemm_f32)
 #define BLAS_GEMM sgemm
 #define BLAS_GEMV sgemv
+#ifdef __AVX2__
+#define GEMM_THIN thin_f32
+#endif
 #include "backend/cpu/isa/gemm_own.h"
 #undef T
 
@@ -31,6 +37,7 @@
 #undef GEMM_NAME
 #undef BLAS_GEMM
 #undef BLAS_GEMV
+#undef GEMM_THIN
 
 #define T double
 #define SUF _f64

@@ -69,6 +69,12 @@ void GEMM_NAME(int64_t m, int64_t n, int64_t k, T alpha, const T *a, int64_t ars
         OF(scale)(m, n, beta, c, ldc);
         return;
     }
+#ifdef GEMM_THIN
+    if (m <= THIN_ROWS && brs == 1 && acs == 1 && alpha == 1 && (beta == 0 || beta == 1)) {
+        GEMM_THIN(m, n, k, a, ars, b, bcs, c, ldc, beta != 0);
+        return;
+    }
+#endif
     if (OF(by_blas)(m, n, k, alpha, a, ars, acs, b, brs, bcs, beta, c, ldc)) return;
     if (beta != 0 && beta != 1) OF(scale)(m, n, beta, c, ldc);
     OF(own)(m, n, k, alpha, a, ars, acs, b, brs, bcs, c, ldc, beta != 0);
