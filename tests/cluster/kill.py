@@ -1,12 +1,17 @@
 """Kills and stops processes of a run at random moments; whatever happens must end soon, with a word about it, and leave nothing behind.
 
-    python tests/cluster/kill.py [--kills 20] [--nodes 3] [--mpiexec PATH] [--seed 0]
+    python tests/cluster/kill.py [--kills 20] [--nodes 3] [--mpiexec PATH] [--seed 0] [--resume]
 
 Each round starts a small training run over several nodes, lets it work for a moment, sends SIGKILL or SIGSTOP to rank 0 or to a node, and checks that
 the launcher ends within 30 s, that stderr or stdout says why, and that no process of the round is left. A process that was stopped and that the launcher
-cannot end either is woken first, as whoever stopped it would. Exit status 0 when all rounds were right."""
+cannot end either is woken first, as whoever stopped it would.
+
+With --resume the run is dtorch-run's: it saves every few steps, cuts its weights anew in between, and is started again after the kill, which may fall
+into any of these. It must go on within 30 s (be at work in the next attempt) and end well; its losses must be those of a run that nobody disturbed, to the bit;
+its last checkpoint must load, and no process may be left. Exit status 0 when all rounds were right."""
 
 import argparse
+import json
 import os
 import random
 import signal
@@ -37,6 +42,37 @@ for step in range(10**9):
 """
 
 
+RESUMED = """
+import json, os, sys, time, dtorch
+from dtorch import Replicate, Shard, checkpoint, distribute_tensor, init_device_mesh, nn
+from dtorch.distributed.tensor.parallel import ColwiseParallel, RowwiseParallel, parallelize_module
+log, folder = sys.argv[1], os.environ["DTORCH_CHECKPOINT"]
+dtorch.manual_seed(0)
+mesh = init_device_mesh("cpu", (2, 3), mesh_dim_names=("dp", "tp"))
+model = nn.Sequential(nn.Linear(16, 64), nn.GELU(), nn.Dropout(0.1), nn.Linear(64, 4))
+parallelize_module(model, mesh["tp"], {"0": ColwiseParallel(), "3": RowwiseParallel()})
+optimizer = dtorch.optim.AdamW(model.parameters(), lr=0.01)
+state = {"model": model, "optimizer": optimizer, "rng": checkpoint.RNG(), "step": 0}
+newest = checkpoint.latest(folder) if os.path.isdir(folder) else None
+if newest:
+    state = checkpoint.load(newest, state)
+begun = state["step"]
+for step in range(begun, 40):
+    x = distribute_tensor(dtorch.randn(16, 16), mesh["dp"], [Shard(0)])
+    moved = [p.redistribute(mesh, [Shard(0), Shard(0)]).redistribute(mesh, [Replicate(), Shard(p.ndim - 1)]) for p in model.parameters()]
+    loss = model(x).pow(2).mean() + 1e-3 * sum(m.pow(2).sum() for m in moved)
+    optimizer.zero_grad()
+    loss.backward()
+    optimizer.step()
+    with open(log, "a") as f:
+        f.write(json.dumps([int(os.environ["DTORCH_RUN_ATTEMPT"]), step, loss.item()]) + "\\n")
+    if step % 4 == 3:
+        state["step"] = step + 1
+        checkpoint.save(f"{folder}/step-{step + 1}", state, keep=2, asynchronous=step % 8 == 3)
+checkpoint.wait()
+"""
+
+
 def members(mark):
     """{pid: (rank, state)} of this round's python processes, by a variable in their environment."""
     found = {}
@@ -63,11 +99,16 @@ def finish(run, limit):
         return None
 
 
-def round_of(number, args, rng, folder):
-    mark = f"{os.getpid()}.{number}".encode()
+def environment(args, mark):
     env = {**os.environ, "DT_KILL_TEST": mark.decode(), "DTORCH_NODE_TIMEOUT": str(args.timeout), "OMPI_ALLOW_RUN_AS_ROOT": "1"}
     env |= {"OMPI_ALLOW_RUN_AS_ROOT_CONFIRM": "1", "PRTE_MCA_rmaps_default_mapping_policy": ":oversubscribe"}
     env |= {"PYTHONPATH": os.path.join(ROOT, "python"), "PATH": os.path.dirname(args.mpiexec) + os.pathsep + os.environ["PATH"]}
+    return env
+
+
+def round_of(number, args, rng, folder):
+    mark = f"{os.getpid()}.{number}".encode()
+    env = environment(args, mark)
     log = open(os.path.join(folder, "log"), "w+")  # noqa: SIM115
     run = subprocess.Popen(
         [args.mpiexec, "-n", str(args.nodes), sys.executable, os.path.join(folder, "victim.py")], env=env, stdout=log, stderr=log
@@ -105,6 +146,79 @@ def round_of(number, args, rng, folder):
     return good, says if good else says + "\n" + text[-800:]
 
 
+def rows_of(log):
+    """What a resumed program wrote, without a line that a kill cut short."""
+    rows = []
+    try:
+        with open(log) as f:
+            for line in f:
+                try:
+                    rows.append(json.loads(line))
+                except ValueError:
+                    continue
+    except OSError:
+        pass
+    return rows
+
+
+def start_resumed(args, env, folder, log, keep):
+    program = os.path.join(folder, "victim.py")
+    return subprocess.Popen(
+        [sys.executable, "-m", "dtorch.run", "-n", str(args.nodes), "--launcher", args.mpiexec, "--checkpoint", keep, program, log],
+        env=env,
+        stdout=open(log + ".out", "w"),  # noqa: SIM115
+        stderr=subprocess.STDOUT,
+    )
+
+
+def resumed_round(number, args, rng, folder, right):
+    mark = f"{os.getpid()}.{number}".encode()
+    log, keep = os.path.join(folder, f"log-{number}"), os.path.join(folder, f"keep-{number}")
+    env = environment(args, mark)
+    run = start_resumed(args, env, folder, log, keep)
+    first = rng.randrange(1, 39)  # at work on a step of any kind
+    begin = time.time()
+    while time.time() - begin < 60 and len(rows_of(log)) < first and run.poll() is None:
+        time.sleep(0.01)
+    time.sleep(rng.random() * 0.05)
+    ranks = {rank: pid for pid, (rank, _) in members(mark).items() if rank is not None}
+    victim, sig = (rng.choice(sorted(ranks)) if ranks else None), rng.choice([signal.SIGKILL, signal.SIGSTOP])
+    if victim is not None:
+        os.kill(ranks[victim], sig)
+    begin = again = time.time()
+    while run.poll() is None and time.time() - begin < 30 and not any(attempt for attempt, _, _ in rows_of(log)):
+        time.sleep(0.05)
+    again = time.time() - begin
+    code = finish(run, 60)
+    time.sleep(0.5)
+    left = members(mark)
+    for pid in left:
+        os.kill(pid, signal.SIGKILL)
+    if code is None:
+        run.kill()
+        run.wait()
+    rows = rows_of(log)
+    losses = {step: loss for _, step, loss in rows}
+    same = all(loss == right[step] for _, step, loss in rows) and losses == right
+    check = "import sys; from dtorch import checkpoint; print(checkpoint.load(checkpoint.latest(sys.argv[1]))['step'])"
+    loads = subprocess.run(
+        [sys.executable, "-c", check, keep], env=env | {"DTORCH_NODES": "1"}, capture_output=True, text=True, check=False
+    )
+    good = code == 0 and not left and same and again < 30 and loads.stdout.strip() == "40"
+    what = f"{signal.Signals(sig).name} to rank {victim} after {first} steps" if victim is not None else "too late to kill"
+    says = f"{number:3d}: {what}: going on after {again:.1f} s, exit {code}, left {len(left)}, losses {'equal' if same else 'DIFFER'}"
+    return good, says if good else says + "\n" + open(log + ".out").read()[-1500:] + loads.stdout + loads.stderr[-300:]  # noqa: SIM115
+
+
+def undisturbed(args, folder):
+    """{step: loss} of a run that nobody kills."""
+    log = os.path.join(folder, "undisturbed")
+    run = start_resumed(args, environment(args, b"none"), folder, log, os.path.join(folder, "keep"))
+    if run.wait() != 0:
+        raise SystemExit("the undisturbed run failed: " + open(log + ".out").read()[-2000:])  # noqa: SIM115
+    return {step: loss for _, step, loss in rows_of(log)}
+
+
 def main():
     parser = argparse.ArgumentParser()
     parser.add_argument("--kills", type=int, default=20)
@@ -112,13 +226,15 @@ def main():
     parser.add_argument("--mpiexec", default=os.path.join(os.path.dirname(sys.executable), "mpiexec"))
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--timeout", type=float, default=4, help="DTORCH_NODE_TIMEOUT, s")
+    parser.add_argument("--resume", action="store_true", help="runs of dtorch-run, which go on from their checkpoints")
     args = parser.parse_args()
     rng, bad = random.Random(args.seed), 0
     with tempfile.TemporaryDirectory() as folder:
         with open(os.path.join(folder, "victim.py"), "w") as f:
-            f.write(PROGRAM)
+            f.write(RESUMED if args.resume else PROGRAM)
+        right = undisturbed(args, folder) if args.resume else None
         for number in range(args.kills):
-            good, says = round_of(number, args, rng, folder)
+            good, says = resumed_round(number, args, rng, folder, right) if args.resume else round_of(number, args, rng, folder)
             bad += not good
             print("ok " if good else "BAD", says, flush=True)
     print(f"{args.kills - bad} of {args.kills} right")
