@@ -14,10 +14,13 @@
 #include "controller/engine.h"
 #include "controller/remat.h"
 #include "controller/remote.h"
+#include "controller/repeat.h"
 #include "passes/options.h"
 #include "plan/trace.h"
 
-enum { RING_WORDS = 1 << 18, NODES_MIN = 48, NODES_MAX = 768, CUT_MASK = 31, NAP_US = 60, IDLE_NAPS = 200, ORDER_NAPS = 330 }; /* 20 ms */
+enum { RING_WORDS = 1 << 18, NODES_MIN = 48, NODES_MAX = 768, CUT_MASK = 31, NAP_US = 60 };
+/* How long the client must have been silent, in ns. */
+enum { QUIET_ASLEEP = 300000, QUIET_REPEAT = 10000000, QUIET_ORDER = 20000000 };
 
 dt_engine dt_the_engine;
 static pthread_t thread;
@@ -28,7 +31,7 @@ static bool forked, atfork_set;
 static dt_gvalue *value_at(uint32_t id) { return id < dt_the_engine.n_value ? dt_the_engine.value[id] : NULL; }
 dt_gvalue *dt_engine_value(uint32_t id) { return value_at(id); }
 
-static bool value_put(uint32_t id, dt_gvalue *v) {
+bool dt_engine_value_put(uint32_t id, dt_gvalue *v) {
     dt_engine *e = &dt_the_engine;
     if (id >= e->n_value) {
         uint32_t n = e->n_value ? e->n_value : 1024;
@@ -44,64 +47,79 @@ static bool value_put(uint32_t id, dt_gvalue *v) {
 }
 
 /* ---- records ------------------------------------------------------------------------------------------------------------------------------ */
-static bool should_cut(dt_engine *e, const dt_graph *g, const dt_call *c) {
+bool dt_engine_flush_now(void) {
+    uint32_t flush = dt_options_get()->flush;
+    if (DT_LIKELY(!flush)) return false;
+    static uint64_t state = 88172645463325252u;
+    state ^= state << 13, state ^= state >> 7, state ^= state << 17; /* xorshift64 */
+    return state % flush == 0;
+}
+
+bool dt_engine_cut(dt_engine *e, const dt_graph *g, const dt_call *c) {
     e->rolling = dt_hash_mix(e->rolling << 7, c->link.hash);
-    if (DT_UNLIKELY(dt_options_get()->flush != 0)) {
-        static uint64_t state = 88172645463325252u;
-        state ^= state << 13, state ^= state >> 7, state ^= state << 17; /* xorshift64 */
-        if (state % dt_options_get()->flush == 0) return true;
-    }
-    return g->n >= NODES_MAX || (g->n >= NODES_MIN && (e->rolling & CUT_MASK) == 0);
+    return dt_engine_flush_now() || g->n >= NODES_MAX || (g->n >= NODES_MIN && (e->rolling & CUT_MASK) == 0);
+}
+
+static dt_gvalue *output_new(const dt_call *c, int k, uint32_t site) {
+    dt_gvalue *v = dt_gvalue_new(c->out[k]);
+    if (!v) return NULL;
+    v->client = true;
+    v->site = site;
+    v->out = (uint32_t)k;
+    return v;
 }
 
 /* A call that cannot even be recorded: its values exist, with the error. */
-static void fail_call(dt_call *c, uint32_t site, const uint64_t *out_ids) {
+static void fail_call(dt_call *c, uint32_t site, dt_gvalue **out) {
     dt_error_t *err = dt_error_new(DT_E_NOMEM, site, dt_op_name(c->op), "the controller is out of host memory");
-    for (int k = 0; k < c->n_out; k++) {
-        dt_gvalue *v = dt_gvalue_new(c->out[k]);
-        if (!v || !value_put((uint32_t)out_ids[k], v)) continue;
-        v->client = true;
-        dt_gvalue_poison(v, err);
-    }
+    for (int k = 0; k < c->n_out; k++)
+        if ((out[k] = output_new(c, k, site))) dt_gvalue_poison(out[k], err);
     dt_error_unref(err);
     dt_call_unref(c);
 }
 
+void dt_engine_node(dt_graph *g, dt_call *c, uint32_t site, dt_gvalue **in, const uint64_t *number, dt_gvalue **out) {
+    dt_gnode *n = g ? dt_graph_add(g, c, site) : NULL;
+    if (!n) {
+        fail_call(c, site, out);
+        return;
+    }
+    dt_the_engine.stats.nodes++;
+    for (int k = 0; k < c->n_in; k++) {
+        if (!c->in[k]) continue;
+        if (c->in[k]->wrapped) {
+            n->number[k] = number[k];
+            continue;
+        }
+        n->in[k] = in[k];
+        if (n->in[k]) n->in[k]->uses++;
+    }
+    for (int k = 0; k < c->n_out; k++) {
+        n->out[k] = out[k] = output_new(c, k, site);
+        if (out[k]) out[k]->node = g->n - 1;
+    }
+}
+
 static void on_call(dt_engine *e, const uint64_t *w, uint32_t n_in, uint32_t n_out) {
+    if (dt_repeat_call(e, w)) return;
     dt_call *c = (dt_call *)(uintptr_t)w[1];
-    const uint64_t *in = w + 3, *out = in + n_in;
+    const uint64_t *in = w + 3, *id = in + n_in;
     dt_graph *g = &e->graph;
     uint32_t segment = 0;
     if (DT_UNLIKELY(dt_order_active(c->mesh)))
         g = dt_order_graph(c, in, &segment);
     else if (e->cut)
         dt_engine_dispatch();
-    dt_gnode *n = g ? dt_graph_add(g, c, (uint32_t)w[2]) : NULL;
-    if (!n) {
-        fail_call(c, (uint32_t)w[2], out);
-        return;
-    }
-    e->stats.nodes++;
-    for (uint32_t k = 0; k < n_in; k++) {
-        if (!c->in[k]) continue;
-        if (c->in[k]->wrapped) {
-            n->number[k] = in[k];
-            continue;
-        }
-        n->in[k] = value_at((uint32_t)in[k]);
-        if (n->in[k]) n->in[k]->uses++;
-    }
+    dt_gvalue *v[n_in + 1], *out[n_out + 1];
+    for (uint32_t k = 0; k < n_in; k++) v[k] = c->in[k] && !c->in[k]->wrapped ? value_at((uint32_t)in[k]) : NULL;
+    dt_engine_node(g, c, (uint32_t)w[2], v, in, out);
     for (uint32_t k = 0; k < n_out; k++) {
-        dt_gvalue *v = dt_gvalue_new(c->out[k]);
-        if (!v || !value_put((uint32_t)out[k], v)) continue;
-        v->client = true;
-        v->site = (uint32_t)w[2];
-        v->node = g->n - 1;
-        v->segment = segment;
-        v->out = k;
-        n->out[k] = v;
+        if (!out[k]) continue;
+        out[k]->segment = segment;
+        dt_engine_value_put((uint32_t)id[k], out[k]);
     }
-    bool cut = should_cut(e, g, c);
+    if (!g) return;
+    bool cut = dt_engine_cut(e, g, c);
     if (!segment)
         e->cut = cut;
     else if (cut)
@@ -109,6 +127,7 @@ static void on_call(dt_engine *e, const uint64_t *w, uint32_t n_in, uint32_t n_o
 }
 
 static void on_drop(dt_engine *e, uint32_t id) {
+    if (dt_repeat_drop(e, id)) return;
     dt_gvalue *v = value_at(id);
     if (!v) return;
     e->value[id] = NULL;
@@ -119,7 +138,7 @@ static void on_drop(dt_engine *e, uint32_t id) {
 static void on_host(const uint64_t *w) {
     dt_hostbuf *h = (dt_hostbuf *)(uintptr_t)w[4];
     dt_gvalue *v = dt_gvalue_new((const dt_meta *)(uintptr_t)w[1]);
-    if (v && value_put((uint32_t)w[3], v)) {
+    if (v && dt_engine_value_put((uint32_t)w[3], v)) {
         v->client = true;
         v->site = (uint32_t)w[2];
         if (dt_gvalue_from_host(v, h)) {
@@ -298,32 +317,49 @@ bool dt_engine_drain(dt_engine *e, uint64_t until) {
     return true;
 }
 
+/* The client pauses and the workers are idle: what is pending is worth more to them than a longer subgraph would be. A chunk that came before is
+ * waited for a little longer, as its end is known. */
+static void on_idle(dt_engine *e, uint64_t quiet) {
+    bool graph = e->graph.n && !e->remat; /* what is given up under a budget is a function of the stream alone */
+    if (graph || (dt_repeat_active() && (quiet >= QUIET_REPEAT || !dt_repeat_waits()))) dt_engine_dispatch();
+    if (dt_order_pending() && quiet >= QUIET_ORDER) dt_order_idle();
+}
+
+/* How to wait. The client's calls wake nobody while it is busy calling: a short nap sees them soon enough. While workers have something to do, the nap ends
+ * when they fall idle. When the client has been silent for long, its next call wakes. */
+static void wait_for_records(dt_engine *e, uint64_t quiet, bool waits) {
+    bool asleep = quiet > QUIET_ASLEEP;
+    atomic_store(&dt_devices_tell, 1);
+    int64_t nap = 16 * NAP_US;
+    if (dt_nodes > 1 || !dt_devices_pending()) { /* nodes are told what they shall do after some naps */
+        atomic_store(&dt_devices_tell, 0);
+        nap = asleep && dt_nodes == 1 ? 4 * NAP_US : NAP_US;
+    }
+    dt_ring_wait(&e->ring, asleep && !waits ? -1 : nap, asleep);
+}
+
 static void *controller_main(void *arg) {
     dt_engine *e = arg;
     pthread_setname_np(pthread_self(), "dt-controller");
     dt_trace_lane("controller");
-    uint64_t seen = 0;
-    for (int naps = 0;;) {
+    dt_devices_idle = dt_engine_flush;
+    uint64_t seen = 0, since = 0;
+    for (;;) {
         dt_engine_enter();
         if (!dt_engine_drain(e, UINT64_MAX)) {
             dt_engine_leave();
             return NULL;
         }
-        uint64_t head = atomic_load_explicit(&e->ring.head, memory_order_relaxed);
+        uint64_t head = atomic_load_explicit(&e->ring.head, memory_order_relaxed), now = dt_now_ns();
         if (head != seen)
-            naps = 0;
-        else {
-            naps++;
-            if (!dt_devices_pending()) {                           /* the client pauses and the workers are idle */
-                if (e->graph.n && !e->remat) dt_engine_dispatch(); /* what is given up under a budget is a function of the stream alone */
-                if (dt_order_pending() && naps >= ORDER_NAPS) dt_order_idle();
-            }
-        }
+            since = now;
+        else if (!dt_devices_pending())
+            on_idle(e, now - since);
         seen = head;
-        if (DT_UNLIKELY(dt_nodes > 1)) dt_remote_flush_some(naps > 1);
-        bool deep = naps > IDLE_NAPS && !e->graph.n && !dt_order_pending();
+        if (DT_UNLIKELY(dt_nodes > 1)) dt_remote_flush_some(now - since > 2000 * NAP_US);
+        bool waits = e->graph.n || dt_repeat_active() || dt_order_pending();
         dt_engine_leave();
-        dt_ring_wait(&e->ring, deep ? -1 : NAP_US, deep);
+        wait_for_records(e, now - since, waits);
     }
 }
 
@@ -388,7 +424,8 @@ void dt_engine_stop(void) {
         dt_order_free();
         dt_bufs_sweep();
         dt_devices_free();
-        dt_engine_plans_free();
+        dt_cache_free(e);
+        dt_repeat_free();
         atomic_store(&started, 0);
     }
     pthread_mutex_unlock(&start_lock);

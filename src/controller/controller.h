@@ -28,6 +28,28 @@ typedef struct dt_engine_stats {
 } dt_engine_stats;
 void dt_engine_stats_get(dt_engine_stats *out); /* approximate unless synchronised */
 
+/* The plan cache and repeats (controller/cache.c, repeat.c). Any thread; approximate unless synchronised. */
+typedef struct dt_cache_stats {
+    uint64_t calls, plans_built, plans_found, plans_cached, plans_limit, evicted; /* found includes replayed */
+    uint64_t chunks_replayed, calls_replayed, mismatches;
+} dt_cache_stats;
+typedef struct dt_cache_reason {
+    bool replay; /* of a repeat that ended; else of a plan that had to be built */
+    char text[111];
+    uint64_t count;
+} dt_cache_reason;
+typedef struct dt_cache_event {
+    bool replay;
+    char text[111];
+    uint32_t site;
+} dt_cache_event;
+void dt_cache_stats_get(dt_cache_stats *out);
+size_t dt_cache_reasons(dt_cache_reason *out, size_t cap); /* how many there are */
+size_t dt_cache_recent(dt_cache_event *out, size_t cap);   /* the last 64 at most, oldest first; how many were written */
+void dt_cache_stats_reset(void);                           /* forgets the reasons */
+void dt_cache_limit(size_t plans);                         /* how many plans are kept; at least 1 */
+size_t dt_cache_limit_get(void);
+
 /* Communication: every collective that was lowered, as counted when it was dispatched. */
 /* Counts since the process began; call after synchronising. Both return how many there are, which may be more than cap. */
 typedef struct dt_comm_entry {

@@ -9,29 +9,13 @@
 #include "controller/engine.h"
 #include "controller/remat.h"
 #include "controller/remote.h"
+#include "controller/repeat.h"
 #include "passes/options.h"
 #include "plan/trace.h"
 
 static dt_status no_memory(void) { return dt_fail(DT_E_NOMEM, "dispatch: out of host memory"); }
 
-/* ---- plan cache ---------------------------------------------------------------------------------------------------------------------- */
-static void evict_oldest(dt_engine *e) {
-    dt_plan *old = NULL;
-    for (size_t i = 0; i <= e->plans.mask; i++)
-        for (dt_hlink *l = e->plans.slot[i]; l; l = l->next)
-            if (!old || ((dt_plan *)l)->used_at < old->used_at) old = (dt_plan *)l;
-    if (!old) return;
-    dt_htab_remove(&e->plans, &old->link);
-    if (old->id) dt_remote_drop_plan(old);
-    dt_plan_unref(old);
-}
-
-void dt_engine_plans_free(void) {
-    dt_engine *e = &dt_the_engine;
-    while (e->plans.count) evict_oldest(e);
-    dt_htab_fini(&e->plans);
-}
-
+/* ---- the plan ---------------------------------------------------------------------------------------------------------------------------- */
 static void dump(const dt_graph *g) {
     static const char *dir = (const char *)-1;
     static int number;
@@ -51,23 +35,6 @@ static void dump(const dt_graph *g) {
     dt_free(s.buf);
 }
 
-static dt_status cache_add(dt_engine *e, dt_graph *g, dt_plan *p, uint64_t hash) {
-    p->key = dt_malloc(sizeof *p->key * (g->n_key + 1));
-    p->call = DT_ARENA_ARRAY(&p->arena, dt_call *, p->n_nodes + 1);
-    if (!p->key || !p->call) {
-        p->call = NULL;
-        return no_memory();
-    }
-    if (g->n_key) memcpy(p->key, g->key, sizeof *p->key * g->n_key);
-    p->n_key = g->n_key;
-    for (int i = 0; i < p->n_nodes; i++) {
-        p->call[i] = g->node[i].call;
-        dt_call_ref(p->call[i]);
-    }
-    if (e->plans.count >= DT_PLANS_MAX) evict_oldest(e);
-    return dt_htab_add(&e->plans, &p->link, hash);
-}
-
 /* The graph's plan, from the cache or new; borrowed from the cache. */
 static dt_status plan_of(dt_engine *e, dt_graph *g, dt_plan **out) {
     dt_pass_dead(g);
@@ -76,28 +43,23 @@ static dt_status plan_of(dt_engine *e, dt_graph *g, dt_plan **out) {
     DT_TRY(dt_graph_verify(g));
 #endif
     uint64_t hash = dt_hash_words(g->key, g->n_key, 11);
-    for (dt_hlink *l = dt_options_get()->cache ? dt_htab_first(&e->plans, hash) : NULL; l; l = l->next) {
-        dt_plan *p = (dt_plan *)l;
-        if (l->hash == hash && p->n_key == g->n_key && (!p->n_key || !memcmp(p->key, g->key, sizeof *p->key * p->n_key))) {
-            p->used_at = ++e->clock;
-            e->stats.plan_hits++;
-            *out = p;
-            return DT_OK;
-        }
+    dt_plan *p = dt_cache_find(e, g, hash);
+    if (p) {
+        dt_cache_used(e, p);
+        dt_repeat_learn(e, g, p);
+        *out = p;
+        return DT_OK;
     }
     dump(g);
-    dt_plan *p;
+    dt_cache_missed(e, g);
     uint64_t begin = dt_tracing() ? dt_trace_now() : 0;
     DT_TRY(dt_pass_lower(g, &p));
     if (DT_UNLIKELY(begin != 0)) dt_trace_add(DT_TRACE_PLAN, "plan", g->node[0].site, begin, (uint64_t)g->n, 0);
-    dt_status s = cache_add(e, g, p, hash);
+    dt_status s = dt_cache_add(e, g, p, hash);
     if (s) {
         dt_plan_unref(p);
         return s;
     }
-    p->used_at = ++e->clock;
-    e->stats.plans_built++;
-    e->stats.plans_cached = e->plans.count;
     *out = p;
     return DT_OK;
 }
@@ -240,11 +202,9 @@ static dt_status find_plan(dt_engine *e, dt_graph *g, dt_plan **p) {
     return DT_OK;
 }
 
-static dt_status run_graph(dt_engine *e, dt_graph *g) {
-    dt_plan *p;
+dt_status dt_engine_run_plan(dt_engine *e, dt_graph *g, dt_plan *p, bool found) {
     dt_binding b = {0};
-    uint64_t begin = dt_tracing() ? dt_trace_now() : 0, hits = e->stats.plan_hits;
-    DT_TRY(find_plan(e, g, &p));
+    uint64_t begin = dt_tracing() ? dt_trace_now() : 0;
     if (dt_the_devices.n_held) dt_bufs_throttle();
     dt_status s = bind_run(g, p, &b);
     if (s == DT_E_NOMEM && dt_the_devices.n_held) { /* memory that was only waiting for its readers */
@@ -256,8 +216,17 @@ static dt_status run_graph(dt_engine *e, dt_graph *g) {
     if (DT_UNLIKELY(begin != 0)) trace_memory(p);
     push_run(e, g, p, &b);
     if (DT_UNLIKELY(e->remat || e->n_evicted)) dt_remat_record(g, p);
-    if (DT_UNLIKELY(begin != 0)) dt_trace_add(DT_TRACE_RUN, "dispatch", g->node[0].site, begin, (uint64_t)g->n, e->stats.plan_hits - hits);
+    if (DT_UNLIKELY(begin != 0)) dt_trace_add(DT_TRACE_RUN, "dispatch", g->node[0].site, begin, (uint64_t)g->n, found);
     return DT_OK;
+}
+
+static dt_status run_graph(dt_engine *e, dt_graph *g) {
+    dt_plan *p;
+    uint64_t built = e->stats.plans_built;
+    dt_status s = find_plan(e, g, &p);
+    if (!s) s = dt_engine_run_plan(e, g, p, e->stats.plans_built == built);
+    if (g == &e->graph) dt_repeat_ran(s ? NULL : p);
+    return s;
 }
 
 /* ---- after a subgraph -------------------------------------------------------------------------------------------------------------------- */
@@ -356,6 +325,7 @@ static bool run_halves(dt_engine *e, dt_graph *g) {
 
 void dt_engine_dispatch(void) {
     dt_engine *e = &dt_the_engine;
+    dt_repeat_settle(e, "a read or a pause in the middle");
     e->cut = false;
     e->rolling = 0;
     dt_engine_dispatch_graph(&e->graph);

@@ -7,8 +7,6 @@
 #include "passes/passes.h"
 #include "worker/devices.h"
 
-enum { DT_PLANS_MAX = 256 };
-
 typedef struct dt_engine {
     dt_ring ring;
     /* values */
@@ -38,7 +36,9 @@ extern dt_engine dt_the_engine;
 /* Turn the pending subgraph into a run (or several, if it fails as a whole) and push it; every value is then ready, maybe with an error. */
 void dt_engine_dispatch(void); /* all of them, if there are several */
 void dt_engine_dispatch_graph(dt_graph *g);
-void dt_engine_plans_free(void);
+/* Bind p's memory to the values of g (its ext, and its live nodes' numbers, sites and named results) and push it. On failure nothing has changed.
+ * found: it was in the cache. */
+dt_status dt_engine_run_plan(dt_engine *e, dt_graph *g, dt_plan *p, bool found) DT_WUR;
 void dt_engine_explain_oom(void); /* oom.c: adds the largest live tensors to the failure's text */
 
 /* values.c */
@@ -58,7 +58,9 @@ double dt_call_cost(dt_call *c); /* order.c: seconds of a device, from shapes al
 bool dt_order_active(const dt_mesh *m); /* a call on m arrives: does it go to a segment? */
 /* The subgraph that the call goes to, and its segment; NULL: out of host memory. in: the record's inputs. */
 dt_graph *dt_order_graph(dt_call *c, const uint64_t *in, uint32_t *segment);
-void dt_order_cut(uint32_t segment); /* the open segment is long enough: go on in another */
+void dt_order_cut(uint32_t segment);  /* the open segment is long enough: go on in another */
+bool dt_order_is_on(void);            /* calls go to segments */
+bool dt_order_same(const dt_mesh *m); /* the last call on a mesh was on m */
 bool dt_order_pending(void);
 void dt_order_flush(void); /* dispatch everything */
 void dt_order_idle(void);  /* the client pauses and the workers are idle */
@@ -75,6 +77,22 @@ void dt_engine_help_end(void); /* waits for those who help; nobody begins to any
 /* Take records up to ring position `until`; false: the next one is STOP. */
 bool dt_engine_drain(dt_engine *e, uint64_t until);
 dt_gvalue *dt_engine_value(uint32_t id);
+bool dt_engine_value_put(uint32_t id, dt_gvalue *v); /* false: out of host memory */
+/* A call becomes g's last node; its results are new values that the client names, not yet put under their ids. in, number: by input. An out may be NULL
+ * afterwards: out of host memory. */
+void dt_engine_node(dt_graph *g, dt_call *c, uint32_t site, dt_gvalue **in, const uint64_t *number, dt_gvalue **out);
+bool dt_engine_cut(dt_engine *e, const dt_graph *g, const dt_call *c); /* c is g's last call: does g end here? */
+bool dt_engine_flush_now(void);                                        /* DTORCH_FLUSH: a cut at random */
+
+/* cache.c: plans by key, and why one was not found */
+dt_plan *dt_cache_find(dt_engine *e, const dt_graph *g, uint64_t hash);
+dt_status dt_cache_add(dt_engine *e, const dt_graph *g, dt_plan *p, uint64_t hash) DT_WUR;
+void dt_cache_used(dt_engine *e, dt_plan *p);
+void dt_cache_missed(dt_engine *e, const dt_graph *g); /* g needs a new plan: says what the likest one has different */
+void dt_cache_replayed(uint32_t calls);
+/* A repeat ended at a call that differs: `was` was expected (NULL: nothing), `is` came (NULL: none); input: which of its inputs, -1 none. */
+void dt_cache_mismatch(const char *text, const dt_call *was, const dt_call *is, int input, uint32_t site);
+void dt_cache_free(dt_engine *e);
 
 /* report.c */
 /* Counts the collective once; returns its entry (NULL: none) for dt_comm_moved. */

@@ -479,6 +479,8 @@ bool dt_order_active(const dt_mesh *m) {
     return on;
 }
 
+bool dt_order_is_on(void) { return on; }
+bool dt_order_same(const dt_mesh *m) { return m == last_mesh; }
 bool dt_order_pending(void) { return oldest < next_id; }
 
 void dt_order_flush(void) {

@@ -37,6 +37,7 @@ dt_gnode *dt_graph_add(dt_graph *g, dt_call *call, uint32_t site) {
     dt_gnode *n = &g->node[g->n++];
     *n = (dt_gnode){.call = call,
                     .site = site,
+                    .at = g->n - 1,
                     .live = true,
                     .in = (dt_gvalue **)mem,
                     .number = (uint64_t *)(mem + call->n_in),

@@ -47,6 +47,7 @@ typedef struct dt_gvalue {
 typedef struct dt_gnode {
     dt_call *call; /* referenced */
     uint32_t site;
+    int32_t at;       /* place in the stream: passes may move nodes */
     bool live, again; /* again: makes values that were evicted */
     dt_gvalue **in;   /* (n_in,) NULL for numbers and absent inputs */
     uint64_t *number; /* (n_in,) */

@@ -6,3 +6,4 @@
 
 void dt_call_ref(dt_call *c) { atomic_fetch_sub_explicit(&c->done, 1, memory_order_relaxed); }
 void dt_call_unref(dt_call *c) { atomic_fetch_add_explicit(&c->done, 1, memory_order_release); }
+void dt_call_unref_many(dt_call *c, uint32_t n) { atomic_fetch_add_explicit(&c->done, n, memory_order_release); }

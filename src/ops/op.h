@@ -322,7 +322,8 @@ typedef struct dt_call {
     void *lowered;                       /* the controller's cache for this call; owned by the controller thread */
     void (*lowered_free)(void *lowered); /* called by the client just before the call is freed; NULL: nothing to free */
 } dt_call;
-void dt_call_ref(dt_call *c);   /* a holder other than the client; any thread that holds a reference already */
+void dt_call_ref(dt_call *c); /* a holder other than the client; any thread that holds a reference already */
+void dt_call_unref_many(dt_call *c, uint32_t n);
 void dt_call_unref(dt_call *c); /* gives back a record's reference, or one of dt_call_ref; the client frees the call later */
 
 #endif

@@ -13,7 +13,7 @@ static const struct {
 } passes[] = {
     {"dead", offsetof(dt_options, dead)},   {"cse", offsetof(dt_options, cse)},         {"fuse", offsetof(dt_options, fuse)},
     {"reuse", offsetof(dt_options, reuse)}, {"overlap", offsetof(dt_options, overlap)}, {"cache", offsetof(dt_options, cache)},
-    {"order", offsetof(dt_options, order)}, {"bucket", offsetof(dt_options, bucket)},
+    {"order", offsetof(dt_options, order)}, {"bucket", offsetof(dt_options, bucket)},   {"replay", offsetof(dt_options, replay)},
 };
 
 static dt_status switch_off(const char *name, size_t n) {
@@ -22,7 +22,7 @@ static dt_status switch_off(const char *name, size_t n) {
             *(bool *)((char *)&options + passes[i].offset) = false;
             return DT_OK;
         }
-    return dt_fail(DT_E_VALUE, "DTORCH_OFF: '%.*s' is not a pass: dead, cse, fuse, reuse, overlap, cache, order, bucket are", (int)n, name);
+    return dt_fail(DT_E_VALUE, "DTORCH_OFF: '%.*s' is not a pass: dead, cse, fuse, reuse, overlap, cache, order, bucket, replay are", (int)n, name);
 }
 
 static dt_status read_number(const char *name, uint32_t *out) {
@@ -36,13 +36,14 @@ static dt_status read_number(const char *name, uint32_t *out) {
 }
 
 dt_status dt_options_load(void) {
-    options = (dt_options){true, true, true, true, true, true, true, true, 0, 0};
+    options = (dt_options){true, true, true, true, true, true, true, true, true, 0, 0};
     const char *off = getenv("DTORCH_OFF");
     while (off && *off) {
         size_t n = strcspn(off, ", ");
         if (n) DT_TRY(switch_off(off, n));
         off += n + (off[n] != 0);
     }
+    options.replay &= options.cache;
     DT_TRY(read_number("DTORCH_FLUSH", &options.flush));
     return read_number("DTORCH_EVICT", &options.evict);
 }

@@ -1,6 +1,6 @@
 /* Switches of the engine, read once from the environment when it starts. Every one is neutral: values are bitwise the same either way.
  *
- *   DTORCH_OFF=fuse,cse      names of passes to leave out: dead, cse, fuse, reuse, overlap, cache, order, bucket
+ *   DTORCH_OFF=fuse,cse      names of passes to leave out: dead, cse, fuse, reuse, overlap, cache, order, bucket, replay
  *   DTORCH_FLUSH=N           cut the stream at random, after N calls on average, besides the usual places
  *   DTORCH_EVICT=N           before each dispatch, take the memory of one in N values that can be made again (controller/remat.h)
  *
@@ -19,6 +19,7 @@ typedef struct dt_options {
     bool overlap; /* collectives run beside compute */
     bool cache;   /* plans are found again */
     bool order;   /* work on several meshes is interleaved (controller/order.c) */
+    bool replay;  /* records of a chunk that came before are only compared (controller/repeat.c) */
     uint32_t flush, evict;
 } dt_options;
 

@@ -339,6 +339,52 @@ static PyObject *engine_stats(PyObject *m, PyObject *none) {
                          (Py_ssize_t)dt_calls_count());
 }
 
+/* (counters, [(replay, text, count)], [(replay, text, file, line)] oldest first) */
+static PyObject *cache_stats(PyObject *m, PyObject *none) {
+    enum { CAP = 256 };
+    dt_cache_stats s;
+    dt_cache_reason *r = PyMem_Calloc(CAP, sizeof *r);
+    dt_cache_event *e = PyMem_Calloc(CAP, sizeof *e);
+    PyObject *reasons = PyList_New(0), *recent = PyList_New(0), *out = NULL;
+    if (!r || !e || !reasons || !recent) {
+        PyErr_NoMemory();
+        goto done;
+    }
+    dt_cache_stats_get(&s);
+    size_t n_reasons = dt_cache_reasons(r, CAP), n_recent = dt_cache_recent(e, CAP);
+    for (size_t i = 0; i < n_reasons && i < CAP; i++) {
+        PyObject *t = Py_BuildValue("(NsK)", PyBool_FromLong(r[i].replay), r[i].text, (unsigned long long)r[i].count);
+        int bad = !t || PyList_Append(reasons, t) < 0;
+        Py_XDECREF(t);
+        if (bad) goto done;
+    }
+    for (size_t i = 0; i < n_recent && i < CAP; i++) {
+        const char *file = "", *func = "";
+        int line = 0;
+        dt_site_get(e[i].site, &file, &line, &func);
+        PyObject *t = Py_BuildValue("(Nssi)", PyBool_FromLong(e[i].replay), e[i].text, file ? file : "", line);
+        int bad = !t || PyList_Append(recent, t) < 0;
+        Py_XDECREF(t);
+        if (bad) goto done;
+    }
+    out = Py_BuildValue("({s:K,s:K,s:K,s:K,s:K,s:K,s:K,s:K,s:K}OO)", "calls", s.calls, "plans_built", s.plans_built, "plans_found", s.plans_found, "plans_kept",
+                        s.plans_cached, "plans_limit", s.plans_limit, "plans_evicted", s.evicted, "chunks_replayed", s.chunks_replayed, "calls_replayed",
+                        s.calls_replayed, "mismatches", s.mismatches, reasons, recent);
+done:
+    Py_XDECREF(reasons);
+    Py_XDECREF(recent);
+    PyMem_Free(r);
+    PyMem_Free(e);
+    return out;
+}
+static PyObject *cache_limit(PyObject *m, PyObject *arg) {
+    Py_ssize_t n = PyNumber_AsSsize_t(arg, PyExc_OverflowError);
+    if (n == -1 && PyErr_Occurred()) return NULL;
+    if (n < 1) return PyErr_Format(PyExc_ValueError, "set_cache_limit: plans is %zd; a number of at least 1 is legal", n);
+    dt_cache_limit((size_t)n);
+    Py_RETURN_NONE;
+}
+
 static void trace_event(void *ctx, const char *lane, const dt_event *e) {
     PyObject *list = *(PyObject **)ctx;
     if (!list) return;
@@ -419,6 +465,8 @@ static PyMethodDef functions[] = {
     {"_order_log", order_log, METH_NOARGS, NULL},
     {"_comm_devices", comm_devices, METH_NOARGS, NULL},
     {"_host_call", dt_py_host_call, METH_VARARGS, "_host_call(fn, inputs, types): see dtorch.host_call."},
+    {"_cache_stats", cache_stats, METH_NOARGS, "(counters, reasons, recent ones): see dtorch.cache_stats."},
+    {"_cache_limit", cache_limit, METH_O, "How many plans are kept."},
     {"_engine_stats", engine_stats, METH_NOARGS, "Counters of the engine: nodes, plans built and found, programs run, interned calls."},
     {0},
 };

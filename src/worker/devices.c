@@ -11,7 +11,15 @@ static _Atomic int threads_wanted;   /* 0: all cores */
 static _Atomic uint32_t idle_events; /* futex word: some worker fell idle */
 static _Atomic uint32_t waiting;
 
+_Atomic uint32_t dt_devices_tell;
+void (*dt_devices_idle)(void);
+
 static void worker_idle(void) {
+    atomic_thread_fence(memory_order_seq_cst); /* a worker's count of what it finished comes before this look at who waits for it */
+    if (atomic_load_explicit(&dt_devices_tell, memory_order_relaxed)) {
+        atomic_store(&dt_devices_tell, 0);
+        dt_devices_idle();
+    }
     if (!atomic_load_explicit(&waiting, memory_order_relaxed)) return;
     atomic_fetch_add(&idle_events, 1);
     dt_futex_wake(&idle_events, 1);
@@ -42,7 +50,8 @@ dt_status dt_device_get(dt_device d, dt_device_state **out) {
     if (i >= DT_MAX_DEVICES) return dt_fail(DT_E_VALUE, "device %s:%u: at most %d", dt_device_type_name(t), i, DT_MAX_DEVICES);
     if (!e->device[t] && !(e->device[t] = dt_calloc(DT_MAX_DEVICES, sizeof *e->device[t]))) return dt_fail(DT_E_NOMEM, "devices: out of host memory");
     dt_device_state *s = &e->device[t][i];
-    static int shared_threads;
+    static int shared_threads; /* what set_num_threads had said (asking for the cores is a system call) */
+    int wanted = atomic_load_explicit(&threads_wanted, memory_order_relaxed);
     if (b->run) { /* no worker */
         if (!s->alloc.backend) {
             dt_alloc_init(&s->alloc, b, NULL);
@@ -54,10 +63,10 @@ dt_status dt_device_get(dt_device d, dt_device_state **out) {
         if (!s->alloc.backend) dt_alloc_init(&s->alloc, b, dt_devices_quiesce);
         if (!s->alloc.stats.budget) s->alloc.stats.budget = e->budget;
         e->n_started++;
-        shared_threads = dt_devices_threads();
+        shared_threads = wanted;
         share_cores(e);
-    } else if (shared_threads != dt_devices_threads()) {
-        shared_threads = dt_devices_threads();
+    } else if (DT_UNLIKELY(shared_threads != wanted)) {
+        shared_threads = wanted;
         share_cores(e);
     }
     *out = s;

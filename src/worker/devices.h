@@ -35,7 +35,9 @@ void dt_device_push(dt_device_state *s, dt_item item);              /* sleeps wh
 void dt_devices_wake(void);                                         /* the one that was left asleep */
 void dt_devices_each(void (*fn)(void *ctx, dt_device_state *s), void *ctx); /* those that started */
 void dt_devices_quiesce(void);                                              /* waits until no worker has anything to do */
-uint32_t dt_devices_pending(void); /* items that workers have not finished; simulated devices count as busy: what they get must not depend on real time */
+uint32_t dt_devices_pending(void);       /* items that workers have not finished; simulated devices count as busy: what they get must not depend on real time */
+extern _Atomic uint32_t dt_devices_tell; /* set: a worker that falls idle clears it and calls dt_devices_idle, once; then look at dt_devices_pending */
+extern void (*dt_devices_idle)(void);    /* any worker's thread; set before the first */
 void dt_devices_free(void);
 void dt_devices_threads_set(int n); /* 0: all cores. Any thread */
 int dt_devices_threads(void);
