@@ -31,7 +31,7 @@
 #include "passes/options.h"
 #include "plan/cost.h"
 
-enum { SEGMENTS = 1024, WINDOW = 512, ABSORB_MAX = 64, NODES_PENDING = 1 << 16, WALK_MAX = 512, KINDS = 8192, QUIET_CALLS = 20000, LOG = 4096 };
+enum { SEGMENTS = 4096, WINDOW = 2048, ABSORB_MAX = 64, NODES_PENDING = 1 << 19, WALK_MAX = 512, KINDS = 8192, QUIET_CALLS = 20000, LOG = 4096 };
 
 typedef struct segment {
     uint32_t id; /* 0: unused */
@@ -39,6 +39,7 @@ typedef struct segment {
     dt_graph *graph; /* NULL once dispatched */
     bool side, closing;
     bool after;    /* side: reads what meshes compute */
+    bool staged;   /* reads what other meshes' segments made, unless these made it of nothing but plain values, as a slice of the data on the whole mesh */
     uint64_t kind; /* hash of the operators and the mesh */
     uint32_t run;  /* id of the first segment of this stay on the mesh: long ones are cut */
     uint32_t n_dep, cap_dep;
@@ -156,13 +157,31 @@ static uint32_t limit_of(uint64_t kind) {
     return k->kind == kind ? k->limit : 0;
 }
 
+/* Does mesh a hold all devices of b? */
+static bool encloses(const dt_mesh *a, const dt_mesh *b) {
+    enum { KNOWN = 256 };
+    static struct {
+        const dt_mesh *a, *b;
+        bool yes;
+    } known[KNOWN];
+    uint64_t h = dt_hash_mix((uint64_t)(uintptr_t)a, (uint64_t)(uintptr_t)b) % KNOWN;
+    if (known[h].a != a || known[h].b != b) {
+        bool yes = a->n > b->n;
+        for (int i = 0; yes && i < b->n; i++) yes = dt_mesh_find(a, b->dev[i]) >= 0;
+        known[h].a = a;
+        known[h].b = b;
+        known[h].yes = yes;
+    }
+    return known[h].yes;
+}
+
 /* Meshes that the stream visited between two segments on one mesh, that one included. */
 static uint32_t meshes_between(uint32_t from, uint32_t to) {
     const dt_mesh *seen[64];
     uint32_t n = 0;
     for (uint32_t id = from; id <= to; id++) {
         const segment *s = by_id(id);
-        if (!s || s->side || s->cost <= 0) continue;
+        if (!s || s->side || s->cost <= 0 || (s->mesh != by_id(to)->mesh && encloses(s->mesh, by_id(to)->mesh))) continue;
         uint32_t k = 0;
         while (k < n && seen[k] != s->mesh) k++;
         if (k == n && n < 64) seen[n++] = s->mesh;
@@ -177,9 +196,12 @@ static void learn_opener(const segment *x, uint32_t limit) {
     }
 }
 
-static bool depends_on(const segment *s, uint32_t id) {
-    for (uint32_t i = 0; i < s->n_dep; i++)
-        if (s->dep[i] == id) return true;
+/* Does s read from x, or from another segment of the same stay? Long stays are cut where it pleases the plan cache. */
+static bool depends_on(const segment *s, const segment *x) {
+    for (uint32_t i = 0; i < s->n_dep; i++) {
+        const segment *d = by_id(s->dep[i]);
+        if (d == x || (d && !d->side && d->run == x->run && d->mesh == x->mesh)) return true;
+    }
     return false;
 }
 
@@ -196,7 +218,7 @@ static bool comes_back(const segment *y, const segment *x) {
     }
     for (uint32_t at = 0; at < n; at++) {
         const segment *z = by_id(queue[at]);
-        if (z->mesh != y->mesh && depends_on(z, x->id)) return true;
+        if (z->mesh != y->mesh && depends_on(z, x)) return true;
         for (uint32_t i = 0; i < z->n_dep && n < WALK_MAX; i++) {
             const segment *q = by_id(z->dep[i]);
             if (!q || q->side || q->id <= x->id || listed[q->id % SEGMENTS]) continue;
@@ -242,9 +264,25 @@ static uint32_t count_open(const dt_mesh *m) {
     return n;
 }
 
-static bool over_limit(const segment *s) {
+typedef struct opened { /* count_open of meshes met so far, while nothing is committed */
+    const dt_mesh *mesh[16];
+    uint32_t count[16];
+    int n;
+} opened;
+
+static bool over_limit(const segment *s, opened *known) {
     uint32_t limit = s->run == s->id ? limit_of(s->kind) : 0; /* what has begun goes on */
-    return limit && count_open(s->mesh) >= limit;
+    if (!limit) return false;
+    int i = 0;
+    while (i < known->n && known->mesh[i] != s->mesh) i++;
+    if (i < known->n) return known->count[i] >= limit;
+    uint32_t open = count_open(s->mesh);
+    if (i < 16) {
+        known->mesh[i] = s->mesh;
+        known->count[i] = open;
+        known->n++;
+    }
+    return open >= limit;
 }
 
 /* ---- committing ------------------------------------------------------------------------------------------------------------------------------------- */
@@ -295,6 +333,7 @@ static bool nothing_fills_gap(const segment *s) {
 static bool commit_next(bool force) {
     segment *best = NULL, *first = NULL;
     double best_begin = 0, best_ready = 0, first_ready = 0;
+    opened known = {.n = 0};
     for (uint32_t id = oldest; id < next_id; id++) {
         segment *s = by_id(id);
         double ready;
@@ -305,7 +344,7 @@ static bool commit_next(bool force) {
             break;
         }
         double at = mesh_free(s->mesh), begin = fmax(ready, at);
-        if (over_limit(s) || (best && begin >= best_begin)) continue;
+        if (over_limit(s, &known) || (best && begin >= best_begin)) continue;
         if (!force && s->closing && begin > at && !nothing_fills_gap(s)) continue;
         best = s, best_begin = begin, best_ready = ready;
     }
@@ -348,11 +387,17 @@ static bool reads(const dt_call *c, const uint64_t *in, const segment *s) {
     return false;
 }
 
+/* Is what s makes part of a pipeline's work, for a reader on mesh m? Data and tables that lie on the whole mesh, of which a stage takes its part, are not. */
+static bool from_stages(const segment *s, const dt_mesh *m) {
+    if (s->side) return s->after;
+    return s->mesh != m && (s->staged || !encloses(s->mesh, m));
+}
+
 /* Does the call depend on what came from another mesh? */
 static bool reads_away(const dt_call *c, const uint64_t *in) {
     for (int k = 0; k < c->n_in; k++) {
         const segment *s = maker(c, in, k);
-        if (s && (s->side ? s->after : s->mesh != c->mesh || s->run == stay_run)) return true;
+        if (s && (from_stages(s, c->mesh) || (!s->side && s->mesh == c->mesh && s->run == stay_run))) return true;
     }
     return false;
 }
@@ -381,6 +426,7 @@ static bool absorb(segment *main, segment *free) {
         }
         main->kind = dt_hash_mix(main->kind, (uint64_t)(uintptr_t)n->call->op);
     }
+    main->staged |= free->staged;
     main->cost += free->cost;
     main->alive += free->alive;
     dt_graph_clear(from);
@@ -434,7 +480,9 @@ dt_graph *dt_order_graph(dt_call *c, const uint64_t *in, uint32_t *id) {
     bool ok = s != NULL;
     for (int k = 0; ok && k < c->n_in; k++) {
         const segment *d = maker(c, in, k);
-        if (d) ok = add_dep(s, d->id);
+        if (!d) continue;
+        ok = add_dep(s, d->id);
+        s->staged |= d != s && (d->staged || from_stages(d, c->mesh));
     }
     if (!ok) { /* out of host memory: everything in order, and the call fails */
         dt_order_flush();

@@ -156,6 +156,27 @@ def test_pipeline_bubble(stages, micro):
         assert all(h <= max(1, stages - i) for i, h in got.in_flight().items())
 
 
+def test_pipeline_of_a_mesh():
+    """Data on the whole mesh, of which stages take their part; stages so long that they are cut into several plans."""
+    stages, micro, layers = 4, 12, 40
+    fast = {**HARDWARE, "memory": 0, "links": [{"bandwidth": 1e15, "latency": 0}]}
+    with torch.simulate(fast, devices=2 * stages) as sim:
+        mesh = torch.init_device_mesh("cpu", (stages, 2), mesh_dim_names=("pp", "dp"))
+        model = nn.Sequential(*[nn.Linear(512, 512, bias=False) for _ in range(layers * stages)])
+        pipeline(model, mesh["pp"], [layers] * stages)
+        for _ in range(2):
+            x = distribute_tensor(torch.randn(256 * micro, 512), mesh, [Replicate(), Shard(0)])
+            sim.step()
+            schedule()
+            for a in x.chunk(micro):
+                (model(a).square().mean() / micro).backward()
+            got = schedule()
+            sim.step()
+        bubble, theory = sim.report().steps[-1].bubble, (stages - 1) / (micro + stages - 1)
+        assert bubble == pytest.approx(theory, rel=0.05)
+        assert [max(1, h) for h in got.in_flight().values()] == [4, 3, 2, 1]
+
+
 def test_reads_are_waited_for():
     """What is dispatched after a read begins after it."""
     with torch.simulate(HARDWARE, devices=2) as sim:
