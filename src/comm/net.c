@@ -25,8 +25,8 @@
 #include "base/ring.h"
 #include "comm/mpi.h"
 
-enum { TAG_CONTROL = 1, TAG_BULK = 16, TAGS = 30000, SMALL = 16 << 10, CHUNK = 1 << 30, MAX_RANKS = 4096, BEAT_US = 1000000 };
-enum { K_USER = 1, K_BULK, K_SMALL, K_HELLO, K_WELCOME, K_REFUSE, K_BEAT, K_BYE, K_LOST, K_READY, K_GO };
+enum { TREE_BYTES = 64 << 20, TAG_CONTROL = 1, TAG_BULK = 16, TAGS = 30000, SMALL = 16 << 10, CHUNK = 1 << 30, MAX_RANKS = 4096, BEAT_US = 1000000 };
+enum { K_USER = 1, K_BULK, K_SMALL, K_HELLO, K_WELCOME, K_REFUSE, K_BEAT, K_BYE, K_LOST, K_READY, K_GO, K_TREE };
 
 typedef struct header {
     uint32_t kind, tag;
@@ -57,6 +57,13 @@ typedef struct announced { /* bulk data that nobody asked for yet */
     uint8_t data[];
 } announced;
 
+typedef struct held { /* a message that came before its predecessor */
+    struct held *next;
+    uint64_t seq;
+    size_t bytes;
+    uint8_t data[];
+} held;
+
 typedef struct member { /* what all know of a process */
     char host[64];
     int64_t pid;
@@ -84,7 +91,11 @@ static struct {
     uint32_t next_tag;
     uint64_t last_heard[MAX_RANKS];
     bool lost[MAX_RANKS], gone[MAX_RANKS];
-    int hello_left, ready_left; /* rank 0: who has not said hello, and not said whether it can read its host's processes */
+    uint64_t sent_to[MAX_RANKS]; /* rank 0: messages to each; the others: see held */
+    int tree[MAX_RANKS], n_tree; /* rank 0: whom the last message along a tree went to, in order; with `lock` */
+    uint64_t expected;           /* the number of rank 0's next message */
+    held *held;                  /* later ones that came first, by another way */
+    int hello_left, ready_left;  /* rank 0: who has not said hello, and not said whether it can read its host's processes */
     bool all_read;
     uint64_t next_beat, silence_us; /* how long a node may be silent */
     _Atomic uint32_t ready;         /* 0 starting, 1 running, 2 failed: a futex word */
@@ -180,18 +191,60 @@ static command *message(int to, header h, const void *data, size_t bytes) {
 
 dt_status dt_net_send(int to, const void *data, size_t bytes) {
     if (bytes > INT_MAX - 64) return dt_fail(DT_E_VALUE, "a control message of %zu bytes: at most 2 GiB", bytes);
-    command *c = message(to, (header){K_USER, 0, 0, bytes}, data, bytes);
+    command *c = message(to, (header){K_USER, 0, net.sent_to[to], bytes}, data, bytes);
     if (!c) return dt_fail(DT_E_NOMEM, "a message to node %d: out of host memory", to);
+    if (net.rank == 0) net.sent_to[to]++;
     atomic_fetch_add(&net.messages_sent, 1);
     atomic_fetch_add(&net.bytes_sent, bytes);
     enqueue(c);
     return DT_OK;
 }
 
-dt_status dt_net_broadcast(const void *data, size_t bytes) {
-    for (int r = 0; r < net.size; r++)
-        if (r != net.rank) DT_TRY(dt_net_send(r, data, bytes));
-    return DT_OK;
+/* A message along the tree: how many targets, the targets (the first is the receiver), the data. */
+typedef struct target {
+    int64_t rank;
+    uint64_t seq; /* of rank 0's messages to it */
+} target;
+
+static command *tree_message(const target *t, uint32_t n, const void *data, size_t bytes) {
+    command *c = dt_malloc(sizeof *c + sizeof(header) + sizeof *t * n + bytes);
+    if (!c) return NULL;
+    header h = {K_TREE, n, 0, bytes};
+    *c = (command){.to = t->rank, .bytes = sizeof h + sizeof *t * n + bytes};
+    memcpy(c->data, &h, sizeof h);
+    memcpy(c->data + sizeof h, t, sizeof *t * n);
+    if (bytes) memcpy(c->data + sizeof h + sizeof *t * n, data, bytes);
+    return c;
+}
+
+dt_status dt_net_multicast(const int *to, int n, const void *data, size_t bytes) {
+    enum { TREE_MIN = 6 };
+    if (n < TREE_MIN || bytes > TREE_BYTES) {
+        for (int i = 0; i < n; i++) DT_TRY(dt_net_send(to[i], data, bytes));
+        return DT_OK;
+    }
+    target *t = dt_malloc(sizeof *t * (size_t)n);
+    if (!t) return dt_fail(DT_E_NOMEM, "a message to %d nodes: out of host memory", n);
+    pthread_mutex_lock(&net.lock);
+    net.n_tree = n;
+    for (int i = 0; i < n; i++) {
+        t[i] = (target){to[i], net.sent_to[to[i]]++};
+        net.tree[i] = to[i];
+    }
+    pthread_mutex_unlock(&net.lock);
+    int half[3] = {0, (n + 1) / 2, n}; /* two subtrees: their heads pass it on, see pass_on */
+    dt_status s = DT_OK;
+    for (int k = 0; k < 2 && !s; k++) {
+        command *c = tree_message(t + half[k], (uint32_t)(half[k + 1] - half[k]), data, bytes);
+        if (c)
+            enqueue(c);
+        else
+            s = dt_fail(DT_E_NOMEM, "a message to %d nodes: out of host memory", n);
+    }
+    dt_free(t);
+    atomic_fetch_add(&net.messages_sent, (uint64_t)n);
+    atomic_fetch_add(&net.bytes_sent, bytes * (size_t)n);
+    return s;
 }
 
 static void finish(dt_net_req *r, uint32_t state) {
@@ -431,6 +484,64 @@ static void on_ready(bool reads) {
     set_ready(1);
 }
 
+static void hand_over(int from, const uint8_t *data, size_t bytes) {
+    atomic_fetch_add(&net.messages_received, 1);
+    atomic_fetch_add(&net.bytes_received, bytes);
+    net.hooks.on_message(net.hooks.ctx, from, data, bytes);
+}
+
+/* Rank 0's messages in its order: one along the tree may be overtaken by a later one that came straight, or by another tree. */
+static void deliver(uint64_t seq, const uint8_t *data, size_t bytes) {
+    if (seq != net.expected) {
+        held *x = seq > net.expected ? dt_malloc(sizeof *x + bytes) : NULL;
+        if (!x) return;
+        *x = (held){net.held, seq, bytes};
+        if (bytes) memcpy(x->data, data, bytes);
+        net.held = x;
+        return;
+    }
+    net.expected++;
+    hand_over(0, data, bytes);
+    for (held **p = &net.held; *p;) {
+        held *x = *p;
+        if (x->seq != net.expected) {
+            p = &x->next;
+            continue;
+        }
+        *p = x->next;
+        net.expected++;
+        hand_over(0, x->data, x->bytes);
+        dt_free(x);
+        p = &net.held; /* the next one may stand before it */
+    }
+}
+
+/* The first target is this process; the others are two subtrees, whose first ones get the message next. */
+static void pass_on(const header *h, const uint8_t *data, size_t bytes) {
+    size_t n = h->tag, list = sizeof(target) * n;
+    if (n == 0 || n > (size_t)net.size || bytes != list + h->bytes) return;
+    target t[2];
+    memcpy(t, data, sizeof *t);
+    if (t->rank != net.rank) return;
+    size_t half[3] = {1, 1 + n / 2, n};
+    for (int k = 0; k < 2; k++) {
+        size_t count = half[k + 1] - half[k];
+        if (!count) continue;
+        const uint8_t *from = data + sizeof *t * half[k];
+        memcpy(&t[1], from, sizeof *t);
+        if (t[1].rank < 0 || t[1].rank >= net.size) return;
+        command *c = dt_malloc(sizeof *c + sizeof *h + sizeof *t * count + h->bytes);
+        if (!c) return;
+        header head = {K_TREE, (uint32_t)count, 0, h->bytes};
+        *c = (command){.to = (int)t[1].rank, .bytes = sizeof head + sizeof *t * count + h->bytes};
+        memcpy(c->data, &head, sizeof head);
+        memcpy(c->data + sizeof head, from, sizeof *t * count);
+        memcpy(c->data + sizeof head + sizeof *t * count, data + list, h->bytes);
+        post(c);
+    }
+    deliver(t[0].seq, data + list, h->bytes);
+}
+
 static void lose(int rank, const char *why);
 static void on_control(int from, const uint8_t *data, size_t bytes) {
     header h;
@@ -440,10 +551,12 @@ static void on_control(int from, const uint8_t *data, size_t bytes) {
     bytes -= sizeof h;
     switch (h.kind) {
     case K_USER:
-        atomic_fetch_add(&net.messages_received, 1);
-        atomic_fetch_add(&net.bytes_received, bytes);
-        net.hooks.on_message(net.hooks.ctx, from, data, bytes);
+        if (from == 0)
+            deliver(h.key, data, bytes);
+        else
+            hand_over(from, data, bytes);
         break;
+    case K_TREE: pass_on(&h, data, bytes); break;
     case K_BULK: on_bulk(from, &h, data, 0); break;
     case K_SMALL:
         if (h.bytes == bytes) on_bulk(from, &h, data, bytes);
@@ -510,6 +623,7 @@ static bool poll_flights(void) {
     return any;
 }
 
+static void lose(int rank, const char *why);
 static bool take_commands(void) {
     pthread_mutex_lock(&net.lock);
     command *c = net.first;
@@ -530,6 +644,28 @@ static bool take_commands(void) {
         c = next;
     }
     return any;
+}
+
+/* Rank 0: the nodes that the last message along the tree reached through `rank` may have missed it, and will miss whatever is said in order after it. */
+static void lose_below(int rank) {
+    int below[MAX_RANKS], n = 0;
+    pthread_mutex_lock(&net.lock);
+    for (int lo = 0, hi = net.n_tree, first = 1; lo < hi;) { /* descend towards it; the root's two subtrees have no head of their own */
+        int from = first ? lo : lo + 1, mid = first ? (lo + hi + 1) / 2 : lo + 1 + (hi - lo) / 2;
+        if (!first && net.tree[lo] == rank) {
+            for (int i = from; i < hi; i++) below[n++] = net.tree[i];
+            break;
+        }
+        bool left = false;
+        for (int i = from; i < mid && i < hi; i++) left |= net.tree[i] == rank;
+        first = 0;
+        if (left)
+            lo = from, hi = mid < hi ? mid : hi;
+        else
+            lo = mid;
+    }
+    pthread_mutex_unlock(&net.lock);
+    for (int i = 0; i < n; i++) lose(below[i], "messages to it went through a node that is lost");
 }
 
 /* ---- heartbeats: nodes and rank 0 tell each other that they live ------------------------------------------------------------------------------ */
@@ -554,6 +690,7 @@ static void lose(int rank, const char *why) {
     snprintf(text, sizeof text, "node %d (%s) is lost: %s", rank, net.member[rank].host, why);
     net.hooks.on_lost(net.hooks.ctx, rank, text);
     if (net.rank != 0) return;
+    lose_below(rank);
     for (int r = 1; r < net.size; r++) { /* others may wait for it in a collective */
         command *c = r != rank ? message(r, (header){K_LOST, (uint32_t)rank, 0, 0}, NULL, 0) : NULL;
         if (c) post(c);

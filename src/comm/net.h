@@ -53,10 +53,10 @@ const char *dt_net_host(int rank);                     /* the host's name; nodes
 int dt_net_local_size(void);                           /* ranks on this host */
 int dt_net_local_rank(void);
 
-/* Control: data is copied before the call returns. */
+/* Control: data is copied before the call returns. Messages from one process to another arrive in the order of the calls, whichever of the two sends them. */
 dt_status dt_net_send(int to, const void *data, size_t bytes) DT_WUR;
-/* To all other ranks, along a tree (rank 0 only); in order with dt_net_broadcast, and with dt_net_send to the same rank. */
-dt_status dt_net_broadcast(const void *data, size_t bytes) DT_WUR;
+/* The same message to n nodes, rank 0's privilege: along a binary tree when there are many. A node that is lost takes those with it that are reached through it. */
+dt_status dt_net_multicast(const int *to, int n, const void *data, size_t bytes) DT_WUR;
 
 /* Bulk: r, and data, stay the caller's and must live until the wait returns. A send and the receive of the same (pair, key) meet; bytes are equal on
  * both sides. A key may be used again when both are done. */

@@ -175,19 +175,54 @@ static void on_lost(void *ctx, int rank, const char *why) {
 /* ---- sending ---------------------------------------------------------------------------------------------------------------------------------- */
 static uint64_t now_us(void) { return dt_trace_now() / 1000; }
 
-static void flush_node(int node) {
+/* What collected for a node, as one message. False: out of host memory. */
+static bool message_of(int node, dt_wire *w) {
     talk *t = &remote.talk[node];
-    if (!t->wire.n) return;
-    dt_wire w = {0};
     bool failed = t->wire.failed || t->attached.failed;
-    if (!failed) dt_history_write(&t->history, t->wire.data, t->wire.n, &w);
-    dt_wire_put(&w, t->attached.data, t->attached.n);
-    if (failed || w.failed || dt_net_send(node, w.data, w.n)) on_lost(NULL, node, "a message to a node was lost: out of host memory");
-    dt_wire_free(&w);
+    if (!failed) dt_history_write(&t->history, t->wire.data, t->wire.n, w);
+    dt_wire_put(w, t->attached.data, t->attached.n);
     t->wire.n = t->attached.n = 0;
     t->wire.failed = t->attached.failed = false;
     if (t->wire.cap > 4 * FLUSH_BYTES) dt_wire_free(&t->wire);
     if (t->attached.cap > FLUSH_BYTES) dt_wire_free(&t->attached);
+    return !failed && !w->failed;
+}
+
+static void send_to(const int *node, int n, const dt_wire *w, bool whole) {
+    if (whole && dt_net_multicast(node, n, w->data, w->n) == DT_OK) return;
+    for (int i = 0; i < n; i++) on_lost(NULL, node[i], "a message to a node was lost: out of host memory");
+}
+
+static void flush_node(int node) {
+    dt_wire w = {0};
+    if (!remote.talk[node].wire.n) return;
+    bool whole = message_of(node, &w);
+    send_to(&node, 1, &w, whole);
+    dt_wire_free(&w);
+}
+
+/* Nodes that are told the same, as those of a mesh mostly are, get one message along a tree. */
+static void flush_all(void) {
+    dt_wire *w = dt_calloc((size_t)dt_nodes, sizeof *w);
+    int *group = dt_malloc(sizeof *group * (size_t)dt_nodes);
+    for (int i = 1; i < dt_nodes; i++) {
+        if (!w || !group)
+            flush_node(i);
+        else if (remote.talk[i].wire.n && !message_of(i, &w[i])) {
+            send_to(&i, 1, &w[i], false);
+            dt_wire_free(&w[i]);
+        }
+    }
+    for (int i = 1; w && group && i < dt_nodes; i++) {
+        int n = 0;
+        if (!w[i].n) continue;
+        for (int k = i; k < dt_nodes; k++)
+            if (w[k].n == w[i].n && !memcmp(w[k].data, w[i].data, w[i].n) && (k == i || !atomic_load(&remote.lost[k]))) group[n++] = k;
+        send_to(group, n, &w[i], true);
+        for (int k = n - 1; k >= 0; k--) dt_wire_free(&w[group[k]]);
+    }
+    dt_free(w);
+    dt_free(group);
 }
 
 static dt_wire *entry(int node, int kind) {
@@ -208,7 +243,7 @@ void dt_remote_flush(void) {
         for (int i = 1; i < dt_nodes; i++) dt_wire_u64(entry(i, DT_M_THREADS), (uint64_t)threads);
         remote.threads = threads;
     }
-    for (int i = 1; i < dt_nodes; i++) flush_node(i);
+    flush_all();
     remote.flushed_at = now_us();
     remote.pause = PAUSE_US;
 }
