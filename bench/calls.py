@@ -1,104 +1,163 @@
-"""What does one call cost the calling thread? Tiny tensors, so that nearly all of the time is the call itself; microseconds.
+"""What does one call cost? Tiny tensors, so that nearly all of the time is the call itself; microseconds. Counts swept, so that growth shows.
 
-For dtorch, whose calls do not wait, "done" lines give the time until the last value is there.
+dtorch's calls do not wait: a line gives the time of the calling thread, and "done" the time until the last value is there.
 """
 
 import os
-import time
 
-from common import is_dtorch, show, torch
+os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
 
-torch.set_num_threads(1)
-CALLS = 20000
+from common import Case, is_dtorch, is_jax, main, torch  # noqa: E402
 
-
-def measure(name, loop, calls):
-    """loop(n) makes n calls and returns the last result."""
-    loop(calls // 10)
-    returned = done = float("inf")
-    for _ in range(7):
-        start = time.perf_counter()
-        last = loop(calls)
-        returned = min(returned, time.perf_counter() - start)
-        last.sum().item()
-        done = min(done, time.perf_counter() - start)
-    show(name, returned / calls * 1e6, "us")
-    show(name + ", done", done / calls * 1e6, "us")
+OPS = (1, 10, 100, 1000, 10000)
+PARAMETERS = (1, 10, 100, 1000)
+DEVICES = (1, 2, 4, 8, 16, 32, 64)
 
 
-def add_plain(n):
-    with torch.no_grad():
-        x, y = torch.zeros(1), torch.ones(1)
-        for _ in range(n):
-            x = x + y
-    return x
+def adds(n, recorded=False):
+    x, y = torch.zeros(1, requires_grad=recorded), torch.ones(1)
+
+    def loop():
+        with torch.set_grad_enabled(recorded):
+            r = x
+            for _ in range(n):
+                r = r + y
+        return r
+
+    return loop
 
 
-def add_recorded(n):
-    x, y = torch.zeros(1, requires_grad=True), torch.ones(1)
-    for _ in range(n):
-        x = x + y
-    return x
+def read(loop):
+    """The loop, then the value of its result."""
+
+    def call():
+        loop().item()
+
+    return call
 
 
-def linear_module(n):
-    with torch.no_grad():
-        module, x = torch.nn.Linear(8, 8), torch.zeros(8, 8)
-        for _ in range(n):
-            y = module(x)
-    return y
+def linears(n):
+    module, x = torch.nn.Linear(8, 8), torch.zeros(8, 8)
+
+    def loop():
+        with torch.no_grad():
+            r = x
+            for _ in range(n):
+                r = module(r)
+        return r
+
+    return loop
 
 
-def step_of_sgd(n):
+def sgd_steps(n):
     module, x = torch.nn.Linear(8, 8), torch.zeros(8, 8)
     optimizer = torch.optim.SGD(module.parameters(), lr=0.1)
-    for _ in range(n):
-        optimizer.zero_grad()
-        loss = module(x).sum()
-        loss.backward()
-        optimizer.step()
-    return loss
 
-
-measure("add, one element", add_plain, CALLS)
-measure("add, one element, recorded for gradients", add_recorded, CALLS // 10)
-measure("nn.Linear(8, 8) module", linear_module, CALLS // 10)
-measure("nn.Linear(8, 8), backward and SGD step", step_of_sgd, CALLS // 100)
-
-if is_dtorch:
-    mesh = torch.init_device_mesh("cpu", (8,))
-    a = torch.distribute_tensor(torch.zeros(8), mesh, [torch.Shard(0)])
-    b = torch.distribute_tensor(torch.ones(8), mesh, [torch.Shard(0)])
-    w = torch.distribute_tensor(torch.zeros(8, 8), mesh, [torch.Shard(1)])
-    x = torch.distribute_tensor(torch.zeros(8, 8), mesh, [torch.Replicate()])
-else:
-    import torch.distributed as dist
-    from torch.distributed.tensor import DTensor, Replicate, Shard, init_device_mesh
-    from torch.testing._internal.distributed.fake_pg import FakeStore
-
-    os.environ.update(MASTER_ADDR="127.0.0.1", MASTER_PORT="29577", RANK="0", WORLD_SIZE="1")
-    dist.init_process_group("fake", rank=0, world_size=8, store=FakeStore())
-    mesh = init_device_mesh("cpu", (8,))
-    a = DTensor.from_local(torch.zeros(1), mesh, [Shard(0)], run_check=False)
-    b = DTensor.from_local(torch.ones(1), mesh, [Shard(0)], run_check=False)
-    w = DTensor.from_local(torch.zeros(8, 1), mesh, [Shard(1)], run_check=False)
-    x = DTensor.from_local(torch.zeros(8, 8), mesh, [Replicate()], run_check=False)
-
-
-def add_sharded(n):
-    with torch.no_grad():
-        r = a
+    def loop():
         for _ in range(n):
-            r = r + b
-    return r
+            optimizer.zero_grad()
+            loss = module(x).sum()
+            loss.backward()
+            optimizer.step()
+        return loss
+
+    return loop
 
 
-def matmul_sharded(n):
-    with torch.no_grad():
-        for _ in range(n):
-            r = x @ w
-    return r
+def optimizer_steps(kind, count):
+    """optimizer.step() of `count` parameters of 8 x 8."""
+    parameters = [torch.nn.Parameter(torch.zeros(8, 8)) for _ in range(count)]
+    for p in parameters:
+        p.grad = torch.ones(8, 8)
+    optimizer = getattr(torch.optim, kind)(parameters, lr=0.01)
+    return lambda: optimizer.step()
 
 
-measure("add, Shard(0) on 8 devices", add_sharded, CALLS // 10)
-measure("matmul, Replicate x Shard(1) on 8 devices", matmul_sharded, CALLS // 10)
+def sharded(kind, n):
+    """n calls on tensors of eight devices; PyTorch's are DTensors of a process group that sends nothing."""
+    if is_dtorch:
+        mesh = torch.init_device_mesh("cpu", (8,))
+        put = lambda t, p: torch.distribute_tensor(t, mesh, [p])  # noqa: E731
+        a, b = put(torch.zeros(8), torch.Shard(0)), put(torch.ones(8), torch.Shard(0))
+        x, w = put(torch.zeros(8, 8), torch.Replicate()), put(torch.zeros(8, 8), torch.Shard(1))
+    else:
+        import torch.distributed as dist
+        from torch.distributed.tensor import DTensor, Replicate, Shard, init_device_mesh
+        from torch.testing._internal.distributed.fake_pg import FakeStore
+
+        if not dist.is_initialized():
+            os.environ.update(MASTER_ADDR="127.0.0.1", MASTER_PORT="29577", RANK="0", WORLD_SIZE="1")
+            dist.init_process_group("fake", rank=0, world_size=8, store=FakeStore())
+        mesh = init_device_mesh("cpu", (8,))
+        put = lambda t, p: DTensor.from_local(t, mesh, [p], run_check=False)  # noqa: E731
+        a, b = put(torch.zeros(1), Shard(0)), put(torch.ones(1), Shard(0))
+        x, w = put(torch.zeros(8, 8), Replicate()), put(torch.zeros(8, 1), Shard(1))
+
+    def loop():
+        with torch.no_grad():
+            r = a
+            for _ in range(n):
+                r = r + b if kind == "add" else x @ w
+        return r
+
+    return loop
+
+
+def on_devices(n):
+    """A forward and backward pass of two layers, the batch of 64 rows sharded over n devices (dtorch only)."""
+    mesh = torch.init_device_mesh("cpu", (n,))
+    layers = [torch.nn.Parameter(torch.distribute_tensor(torch.randn(16, 16), mesh, [torch.Replicate()])) for _ in range(2)]
+    x = torch.distribute_tensor(torch.randn(64, 16), mesh, [torch.Shard(0)])
+
+    def step():
+        for w in layers:
+            w.grad = None
+        ((x @ layers[0]).relu() @ layers[1]).square().mean().backward()
+        return layers[0].grad
+
+    return step
+
+
+def in_jax():
+    import jax.numpy as jnp
+
+    def loop(n):
+        def call():
+            x, y = jnp.zeros(1), jnp.ones(1)
+            for _ in range(n):
+                x = x + y
+            return x
+
+        return call
+
+    table = {"add, one element": Case(loop(2000), "us", 2000, client=True)}
+    for n in OPS[:-1]:
+        table[f"chain of {n} adds, one element, then its value: an add"] = Case(loop(n), "us", n)
+    return table
+
+
+def cases():
+    if is_jax:
+        return in_jax()
+    torch.set_num_threads(1)
+    table = {
+        "add, one element": Case(adds(2000), "us", 2000, client=True),
+        "add, one element, recorded for gradients": Case(adds(1000, True), "us", 1000, client=True),
+        "nn.Linear(8, 8) module": Case(linears(1000), "us", 1000, client=True),
+        "nn.Linear(8, 8), backward and SGD step": Case(sgd_steps(100), "us", 100, client=True),
+        "add, Shard(0) on 8 devices": Case(sharded("add", 1000), "us", 1000, client=True),
+        "matmul, Replicate x Shard(1) on 8 devices": Case(sharded("matmul", 1000), "us", 1000, client=True),
+    }
+    for n in OPS:
+        table[f"chain of {n} adds, one element, then its value: an add"] = Case(read(adds(n)), "us", n)
+    for kind in ("SGD", "AdamW"):
+        for n in PARAMETERS:
+            table[f"{kind}.step() of {n} parameters"] = Case(optimizer_steps(kind, n), "us", client=True)
+    if is_dtorch:
+        for n in DEVICES:
+            table[f"forward and backward of 2 layers, {n} devices"] = Case(on_devices(n), "us", client=True)
+    return table
+
+
+if __name__ == "__main__":
+    main(__file__, cases)

@@ -139,9 +139,9 @@ def run_torch(mode, steps):
     dist.destroy_process_group()
 
 
-def measure(framework, mode, steps):
+def measure(framework, mode, steps, python=sys.executable):
     """(median step, processor time a step) of one run in a process (or two) of its own; None if it fails."""
-    command = [sys.executable]
+    command = [python]
     if framework == "torch":
         command += ["-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2"]
     command += [__file__, "--side", framework, "--modes", mode, "--steps", str(steps)]

@@ -1,78 +1,82 @@
-"""How long does a training step of the classic LSTM language model take? Forward, backward, gradients clipped, SGD; milliseconds.
-
-    lstm.py [HIDDEN] [THREADS] [LAYERS STEPS BATCH VOCABULARY] [lstm|cells]
+"""A training step of the classic LSTM language model: forward, backward, gradients clipped, SGD. HIDDEN=200,650 THREADS=1 choose sizes.
 
 The word model of Zaremba et al. (2014): embedding, two layers of 200, 650 or 1,500, 35 steps of 20 sequences, 10,000 words; the state is carried from
-step to step without its history. `cells`: one layer after the other in a Python loop over nn.LSTMCell, as people write it themselves.
+step to step without its history. `loop over cells` is one nn.LSTMCell call after the other in Python, as people write it themselves.
 """
 
 import os
-import statistics
-import sys
-import time
 
-H, THREADS, L, T, B, V = (int(a) for a in (sys.argv[1:7] + ["650", "1", "2", "35", "20", "10000"][len(sys.argv) - 1 :]))
-CELLS = len(sys.argv) > 7 and sys.argv[7] == "cells"
+THREADS = int(os.environ.get("THREADS", "1"))
+SIZES = [int(h) for h in os.environ.get("HIDDEN", "200,650").split(",")]
 os.environ.setdefault("OPENBLAS_NUM_THREADS", str(THREADS))
 
-from common import multiply_speed, show, torch  # noqa: E402
+from common import Case, main, torch  # noqa: E402
 
-nn, F = torch.nn, torch.nn.functional
+L, T, B, V = 2, 35, 20, 10000
 
 
-class Model(nn.Module):
-    def __init__(self):
-        super().__init__()
-        self.embed, self.head = nn.Embedding(V, H), nn.Linear(H, V)
-        if CELLS:
-            self.cells = nn.ModuleList(nn.LSTMCell(H, H) for _ in range(L))
-        else:
-            self.lstm = nn.LSTM(H, H, L)
+def make_model(H, cells):
+    nn, F = torch.nn, torch.nn.functional
 
-    def forward(self, ids, targets, state):
-        x = self.embed(ids)
-        if CELLS:
-            state, outs = list(state), []
-            for step in x.unbind(0):
-                for i, cell in enumerate(self.cells):
-                    state[i] = cell(step, state[i])
-                    step = state[i][0]
-                outs.append(step)
-            y = torch.stack(outs)
-        else:
-            y, state = self.lstm(x, state)
-        return F.cross_entropy(self.head(y).view(-1, V), targets.view(-1)), state
+    class Model(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.embed, self.head = nn.Embedding(V, H), nn.Linear(H, V)
+            if cells:
+                self.cells = nn.ModuleList(nn.LSTMCell(H, H) for _ in range(L))
+            else:
+                self.lstm = nn.LSTM(H, H, L)
 
-    def start(self):
-        zeros = lambda *shape: torch.zeros(*shape)  # noqa: E731
-        return [(zeros(B, H), zeros(B, H)) for _ in range(L)] if CELLS else (zeros(L, B, H), zeros(L, B, H))
+        def forward(self, ids, targets, state):
+            x = self.embed(ids)
+            if cells:
+                state, outs = list(state), []
+                for step in x.unbind(0):
+                    for i, cell in enumerate(self.cells):
+                        state[i] = cell(step, state[i])
+                        step = state[i][0]
+                    outs.append(step)
+                y = torch.stack(outs)
+            else:
+                y, state = self.lstm(x, state)
+            return F.cross_entropy(self.head(y).view(-1, V), targets.view(-1)), state
+
+    return Model()
 
 
 def detached(state):
     return tuple(detached(s) for s in state) if isinstance(state, tuple | list) else state.detach()
 
 
-def main():
-    torch.set_num_threads(THREADS)
+def training(H, cells):
     torch.manual_seed(0)
-    model = Model()
+    model = make_model(H, cells)
     ids, targets = torch.randint(0, V, (T, B)), torch.randint(0, V, (T, B))
     optimizer = torch.optim.SGD(model.parameters(), lr=1.0)
-    state, times, busy = model.start(), [], []
-    for _ in range(int(os.environ.get("STEPS", "12"))):
-        start, cpu = time.perf_counter(), time.process_time()
+    state = [(torch.zeros(B, H), torch.zeros(B, H)) for _ in range(L)] if cells else (torch.zeros(L, B, H), torch.zeros(L, B, H))
+
+    def step():
+        nonlocal state
         optimizer.zero_grad()
         loss, state = model(ids, targets, detached(state))
         loss.backward()
         torch.nn.utils.clip_grad_norm_(model.parameters(), 0.25)
         optimizer.step()
         loss.item()
-        times.append(time.perf_counter() - start)
-        busy.append(time.process_time() - cpu)
-    limit = 6 * T * B * (L * 8 * H * H + H * V) / multiply_speed()
-    name = f"LSTM, {L} layers of {H}{', loop over cells' if CELLS else ''}, {THREADS} threads"
-    show(name + ": step", statistics.median(times[3:]) * 1e3, "ms", limit * 1e3)
-    show(name + ": processor time", statistics.median(busy[3:]) * 1e3, "ms")
+
+    return step
 
 
-main()
+def cases():
+    torch.set_num_threads(THREADS)
+    table = {}
+    for H in SIZES:
+        operations = 6 * T * B * (L * 8 * H * H + H * V)
+        name = f"LSTM language model, 2 x {H}, {THREADS} thread{'s' * (THREADS > 1)}"
+        table[name] = Case(training(H, False), operations=operations)
+        table[name + ", loop over cells"] = Case(training(H, True), operations=operations)
+    return table
+
+
+if __name__ == "__main__":
+    main(__file__, cases)
