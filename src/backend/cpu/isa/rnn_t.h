@@ -10,16 +10,28 @@
 
 enum { F(RNN_KC) = 256 };
 
-/* C[m][n] (+)= A[m][k] B[k][n]; B's and C's rows lie n apart. */
+/* C[m][n] (+)= A[m][k] B[k][n]; B's and C's rows lie n apart. Rows are cut evenly: a last block of few rows would wait for B. */
 static void F(multiply)(int64_t m, int64_t n, int64_t k, const T *a, const T *b, T *c, bool add) {
-    for (int64_t p = 0; p < k; p += F(RNN_KC)) F(micro_tile)(m, n, smaller(k - p, F(RNN_KC)), a + p, k, 1, b + p * n, n, c, n, add || p > 0);
+    int64_t blocks = (m + MICRO_MR - 1) / MICRO_MR;
+    for (int64_t p = 0; p < k; p += F(RNN_KC))
+        for (int64_t i = 0; i < blocks; i++) {
+            int64_t lo = m * i / blocks, hi = m * (i + 1) / blocks;
+            F(micro_tile)(hi - lo, n, smaller(k - p, F(RNN_KC)), a + lo * k + p, k, 1, b + p * n, n, c + lo * n, n, add || p > 0);
+        }
 }
 
-static inline void F(get)(T *restrict to, const T *restrict from, int64_t n, int64_t of) {
-    for (int64_t u = 0; u < of; u++) to[u] = u < n ? from[u] : 0;
+/* n of the `of` units of a tile, the rest zeros; and back. */
+static inline __attribute__((always_inline)) void F(get)(T *restrict to, const T *restrict from, int64_t n, int of) {
+    if (n == of)
+        memcpy(to, from, sizeof(T) * (size_t)of);
+    else
+        for (int u = 0; u < of; u++) to[u] = u < n ? from[u] : 0;
 }
-static inline void F(put)(T *restrict to, const T *restrict from, int64_t n) {
-    for (int64_t u = 0; u < n; u++) to[u] = from[u];
+static inline __attribute__((always_inline)) void F(put)(T *restrict to, const T *restrict from, int64_t n, int of) {
+    if (n == of)
+        memcpy(to, from, sizeof(T) * (size_t)of);
+    else
+        for (int64_t u = 0; u < n; u++) to[u] = from[u];
 }
 
 /* ---- packing ---- */
@@ -45,7 +57,7 @@ static void F(pack_turned)(const T *w, int64_t G, int64_t n, int64_t k, int64_t 
 static void F(pack_columns)(const T *w, int64_t n, int64_t k, int64_t j, T *to) {
     int64_t u0 = j * DT_RNN_OUT, nu = smaller(DT_RNN_OUT, n - u0);
     for (int64_t p = 0; p < k; p++, to += DT_RNN_OUT) {
-        F(put)(to, w + p * n + u0, nu);
+        F(put)(to, w + p * n + u0, nu, DT_RNN_OUT);
         for (int64_t u = nu; u < DT_RNN_OUT; u++) to[u] = 0;
     }
 }
@@ -68,20 +80,27 @@ static void F(pack_outputs)(rnn *s, int64_t i) {
 
 /* ---- forward ---- */
 /* The input's share and the bias; of a GRU's third gate the bias alone, for its two shares do not simply add up. */
-static void F(load_gates)(const rnn *s, int64_t t, int64_t r0, int64_t r1, int64_t u0, int64_t nu, T *c) {
-    int64_t H = s->d.H, GH = s->d.G * H, units = s->units;
+static inline __attribute__((always_inline)) void F(load_some)(const rnn *s, int64_t t, int64_t r0, int64_t r1, int64_t u0, int64_t nu, T *c, int units) {
+    int64_t H = s->d.H, GH = s->d.G * H;
     const T *x = (const T *)s->x + s->off[t] * GH, *b = s->b, *direct = s->d.direct ? s->product : NULL;
     for (int64_t i = r0; i < r1; i++, c += s->cols)
         for (int64_t g = 0; g < s->d.G; g++) {
             const T *xi = x + i * GH + g * H + u0;
             T *ci = c + g * units;
             if (s->d.mode == DT_RNN_GRU && g == 2)
-                for (int64_t u = 0; u < units; u++) ci[u] = 0;
+                for (int u = 0; u < units; u++) ci[u] = 0;
             else
                 F(get)(ci, xi, nu, units);
             for (int64_t u = 0; b && u < nu; u++) ci[u] += b[g * H + u0 + u];
             for (int64_t u = 0; direct && u < nu; u++) ci[u] += direct[i * GH + g * H + u0 + u];
         }
+}
+
+static void F(load_gates)(const rnn *s, int64_t t, int64_t r0, int64_t r1, int64_t u0, int64_t nu, T *c) {
+    if (s->units == DT_RNN_UNITS)
+        F(load_some)(s, t, r0, r1, u0, nu, c, DT_RNN_UNITS);
+    else
+        F(load_some)(s, t, r0, r1, u0, nu, c, 64);
 }
 
 /* c += the state before step t, times tile j. */
@@ -94,13 +113,13 @@ static void F(recur)(const rnn *s, int64_t t, int64_t r0, int64_t r1, int64_t j,
 }
 
 /* One sequence's h of a tile: to the output and the running state, or to what a projection takes. */
-static inline void F(give)(const rnn *s, int64_t t, int64_t i, int64_t u0, int64_t nu, const T *h) {
+static inline __attribute__((always_inline)) void F(give)(const rnn *s, int64_t t, int64_t i, int64_t u0, int64_t nu, const T *h, int of) {
     if (s->d.projected) {
-        F(put)((T *)s->inner + i * s->d.H + u0, h, nu);
+        F(put)((T *)s->inner + i * s->d.H + u0, h, nu, of);
         return;
     }
-    F(put)((T *)s->y + (s->off[t] + i) * s->d.H + u0, h, nu);
-    F(put)((T *)s->hn + i * s->d.H + u0, h, nu);
+    F(put)((T *)s->y + (s->off[t] + i) * s->d.H + u0, h, nu, of);
+    F(put)((T *)s->hn + i * s->d.H + u0, h, nu, of);
 }
 
 static void F(lstm_gates)(const rnn *s, int64_t t, int64_t r0, int64_t r1, int64_t u0, int64_t nu, T *x) {
@@ -115,12 +134,12 @@ static void F(lstm_gates)(const rnn *s, int64_t t, int64_t r0, int64_t r1, int64
         for (int u = 0; u < U; u++) x[3 * U + u] = SIGMOID(x[3 * U + u]);
         for (int u = 0; u < U; u++) c[u] = x[U + u] * c[u] + x[u] * x[2 * U + u];
         for (int u = 0; u < U; u++) h[u] = x[3 * U + u] * TANH(c[u]);
-        F(put)(state, c, nu);
-        F(give)(s, t, i, u0, nu, h);
+        F(put)(state, c, nu, U);
+        F(give)(s, t, i, u0, nu, h, U);
         if (!s->kept) continue;
         T *kept = (T *)s->kept + (s->off[t] + i) * 5 * H + u0;
-        for (int g = 0; g < 4; g++) F(put)(kept + g * H, x + g * U, nu);
-        F(put)(kept + 4 * H, c, nu);
+        for (int g = 0; g < 4; g++) F(put)(kept + g * H, x + g * U, nu, U);
+        F(put)(kept + 4 * H, c, nu, U);
     }
 }
 
@@ -135,13 +154,13 @@ static void F(gru_gates)(const rnn *s, int64_t t, int64_t r0, int64_t r1, int64_
         for (int u = 0; u < U; u++) x[U + u] = SIGMOID(x[U + u]);
         for (int u = 0; u < U; u++) n[u] = TANH(xn[u] + x[u] * x[2 * U + u]);
         for (int u = 0; u < U; u++) h[u] = n[u] + x[U + u] * (h[u] - n[u]);
-        F(give)(s, t, i, u0, nu, h);
+        F(give)(s, t, i, u0, nu, h, U);
         if (!s->kept) continue;
         T *kept = (T *)s->kept + (s->off[t] + i) * 4 * H + u0;
-        F(put)(kept, x, nu);
-        F(put)(kept + H, x + U, nu);
-        F(put)(kept + 2 * H, n, nu);
-        F(put)(kept + 3 * H, x + 2 * U, nu);
+        F(put)(kept, x, nu, U);
+        F(put)(kept + H, x + U, nu, U);
+        F(put)(kept + 2 * H, n, nu, U);
+        F(put)(kept + 3 * H, x + 2 * U, nu, U);
     }
 }
 
@@ -152,7 +171,7 @@ static void F(plain_gates)(const rnn *s, int64_t t, int64_t r0, int64_t r1, int6
             for (int u = 0; u < U; u++) x[u] = TANH(x[u]);
         else
             for (int u = 0; u < U; u++) x[u] = x[u] < 0 ? 0 : x[u];
-        F(give)(s, t, i, u0, nu, x);
+        F(give)(s, t, i, u0, nu, x, U);
     }
 }
 
@@ -165,8 +184,8 @@ static void F(forward)(rnn *s, int64_t step, int64_t r0, int64_t r1, int64_t j, 
         int64_t u0 = j * DT_RNN_OUT, nu = smaller(DT_RNN_OUT, P - u0);
         F(multiply)(r1 - r0, DT_RNN_OUT, H, (const T *)s->inner + r0 * H, (const T *)s->pack_r + j * DT_RNN_OUT * H, c, false);
         for (int64_t i = r0; i < r1; i++) {
-            F(put)((T *)s->y + (s->off[t] + i) * P + u0, c + (i - r0) * DT_RNN_OUT, nu);
-            F(put)((T *)s->hn + i * P + u0, c + (i - r0) * DT_RNN_OUT, nu);
+            F(put)((T *)s->y + (s->off[t] + i) * P + u0, c + (i - r0) * DT_RNN_OUT, nu, DT_RNN_OUT);
+            F(put)((T *)s->hn + i * P + u0, c + (i - r0) * DT_RNN_OUT, nu, DT_RNN_OUT);
         }
         return;
     }
@@ -208,7 +227,7 @@ static void F(lstm_backward)(const rnn *s, int64_t t, int64_t r0, int64_t r1, in
         if (s->d.projected) {
             T h[U];
             for (int u = 0; u < U; u++) h[u] = o[u] * c[u];
-            F(put)((T *)s->inner_out + row * H + u0, h, nu);
+            F(put)((T *)s->inner_out + row * H + u0, h, nu, U);
         }
         for (int u = 0; u < U; u++) {
             T dcu = dc[u] + d[u] * o[u] * (1 - c[u] * c[u]), iu = i[u], fu = f[u], gu = g[u];
@@ -218,11 +237,11 @@ static void F(lstm_backward)(const rnn *s, int64_t t, int64_t r0, int64_t r1, in
             g[u] = dcu * iu * (1 - gu * gu);
             dc[u] = dcu * fu;
         }
-        F(put)(to, i, nu);
-        F(put)(to + H, f, nu);
-        F(put)(to + 2 * H, g, nu);
-        F(put)(to + 3 * H, o, nu);
-        F(put)(state, dc, nu);
+        F(put)(to, i, nu, U);
+        F(put)(to + H, f, nu, U);
+        F(put)(to + 2 * H, g, nu, U);
+        F(put)(to + 3 * H, o, nu, U);
+        F(put)(state, dc, nu, U);
     }
 }
 
@@ -247,13 +266,13 @@ static void F(gru_backward)(const rnn *s, int64_t t, int64_t r0, int64_t r1, int
             z[u] = dz;
             r[u] = dr;
         }
-        F(put)(to, r, nu);
-        F(put)(to + H, z, nu);
-        F(put)(to + 2 * H, n, nu);
-        F(put)(to_h, r, nu);
-        F(put)(to_h + H, z, nu);
-        F(put)(to_h + 2 * H, hn, nu);
-        F(put)((T *)s->dh + k * H + u0, dh, nu);
+        F(put)(to, r, nu, U);
+        F(put)(to + H, z, nu, U);
+        F(put)(to + 2 * H, n, nu, U);
+        F(put)(to_h, r, nu, U);
+        F(put)(to_h + H, z, nu, U);
+        F(put)(to_h + 2 * H, hn, nu, U);
+        F(put)((T *)s->dh + k * H + u0, dh, nu, U);
     }
 }
 
@@ -267,7 +286,7 @@ static void F(plain_backward)(const rnn *s, int64_t t, int64_t r0, int64_t r1, i
             for (int u = 0; u < U; u++) y[u] = d[u] * (1 - y[u] * y[u]);
         else
             for (int u = 0; u < U; u++) y[u] = y[u] > 0 ? d[u] : 0;
-        F(put)((T *)s->dx + (s->off[t] + k) * H + u0, y, nu);
+        F(put)((T *)s->dx + (s->off[t] + k) * H + u0, y, nu, U);
     }
 }
 
@@ -292,7 +311,7 @@ static void F(recur_backward)(const rnn *s, int64_t later, int64_t r0, int64_t r
         if (s->d.mode == DT_RNN_GRU)
             for (int64_t u = 0; u < nu; u++) to[u] += from[u];
         else
-            F(put)(to, from, nu);
+            F(put)(to, from, nu, DT_RNN_OUT);
     }
 }
 
@@ -303,8 +322,8 @@ static void F(meet)(const rnn *s, int64_t t, int64_t r0, int64_t r1, int64_t u0,
         int64_t at = (s->off[t] + i) * P + u0;
         const T *gy = (const T *)s->gy + at, *dh = (const T *)s->dh + i * P + u0;
         for (int64_t u = 0; u < DT_RNN_OUT; u++) c[u] = u < nu ? gy[u] + dh[u] : 0;
-        F(put)((T *)s->before + at, F(state_before)(s, t, i, s->y, P, s->h0, P) + u0, nu);
-        if (s->d.projected) F(put)((T *)s->dy + at, c, nu);
+        F(put)((T *)s->before + at, F(state_before)(s, t, i, s->y, P, s->h0, P) + u0, nu, DT_RNN_OUT);
+        if (s->d.projected) F(put)((T *)s->dy + at, c, nu, DT_RNN_OUT);
     }
 }
 
