@@ -40,6 +40,16 @@ static inline void dt_comm_meet(_Atomic uint32_t *arrived, uint32_t n) {
     while ((seen = atomic_load_explicit(arrived, memory_order_acquire)) != n) dt_futex_wait(arrived, seen, -1);
 }
 
+/* The parties that `party` meets, itself among them: the k-th of n. */
+static inline int dt_comm_group(const dt_coll *c, int party) {
+    int g = c->party[party].group;
+    return c->member ? c->first[g + 1] - c->first[g] : c->n;
+}
+static inline int dt_comm_member(const dt_coll *c, int party, int k) { return c->member ? c->member[c->first[c->party[party].group] + k] : k; }
+static inline _Atomic uint32_t *dt_comm_arrived(const dt_coll *c, int party, const dt_rendezvous *r, int meeting) {
+    return &r->arrived[c->party[party].group * DT_MEETINGS + meeting];
+}
+
 extern const dt_transport dt_transport_thread;
 extern const dt_transport dt_transport_span; /* some parties live in other processes: span.c */
 

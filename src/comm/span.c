@@ -81,25 +81,28 @@ typedef struct walk { /* of the blocks from node `from` to node `to` in one phas
 
 static int node_of(const dt_coll *c, int party) { return dt_device_node(c->party[party].device); }
 
-/* The sources of a pull that lie on a node. */
-static int sources_on(const dt_coll *c, const dt_pull *p, int node, const dt_pull_src **out) {
+/* The sources of a pull that lie on a node, by number. */
+static int sources_on(const dt_coll *c, const dt_pull *p, int node, int *out) {
     int n = 0;
     for (int k = 0; k < p->n_src; k++)
-        if (node_of(c, p->src[k].party) == node) out[n++] = &p->src[k];
+        if (node_of(c, p->src[k].party) == node) out[n++] = k;
     return n;
 }
 
-static size_t block_bytes(const dt_pull *p) { return ((size_t)dt_view_numel(&p->dst) * dt_dtype_size(p->dst.dtype) + ALIGN - 1) & ~(size_t)(ALIGN - 1); }
+static size_t block_bytes(const dt_pull *p) { return ((size_t)dt_view_numel(p->dst) * dt_dtype_size(p->dst->dtype) + ALIGN - 1) & ~(size_t)(ALIGN - 1); }
 
 static bool same_view(const dt_view *a, const dt_view *b) {
     return a->dtype == b->dtype && a->ndim == b->ndim && !memcmp(a->shape, b->shape, sizeof(int64_t) * (size_t)a->ndim) &&
            !memcmp(a->stride, b->stride, sizeof(int64_t) * (size_t)a->ndim);
 }
 
-static bool same_sources(const dt_pull_src *const *a, const dt_pull_src *const *b, int n) {
-    for (int k = 0; k < n; k++)
-        if (a[k]->party != b[k]->party || a[k]->from_out != b[k]->from_out || a[k]->offset != b[k]->offset || !same_view(&a[k]->view, &b[k]->view))
+static bool same_sources(const dt_pull *p, const int *a, const dt_pull *q, const int *b, int n) {
+    for (int k = 0; k < n; k++) {
+        const dt_pull_src *x = &p->src[a[k]], *y = &q->src[b[k]];
+        if (x->party != y->party || x->from_out != y->from_out || dt_pull_offset(p, a[k]) != dt_pull_offset(q, b[k]) ||
+            !same_view(dt_pull_view(p, a[k]), dt_pull_view(q, b[k])))
             return false;
+    }
     return true;
 }
 
@@ -109,10 +112,10 @@ typedef struct block {
 } block;
 
 /* The block that pull p of this walk needs: an earlier one if it is the same. Blocks are kept in a list by the caller; *fresh says it is new. */
-static size_t block_of(walk *w, const dt_pull *p, const dt_pull_src *const *src, int n, block *list, int *count, bool *fresh) {
+static size_t block_of(walk *w, const dt_pull *p, const int *src, int n, block *list, int *count, bool *fresh) {
     for (int i = 0; i < *count; i++) {
-        const dt_pull_src *other[list[i].pull->n_src + 1];
-        if (sources_on(w->c, list[i].pull, w->from, other) == n && same_sources(src, other, n)) {
+        int other[list[i].pull->n_src + 1];
+        if (sources_on(w->c, list[i].pull, w->from, other) == n && same_sources(p, src, list[i].pull, other, n)) {
             *fresh = false;
             return list[i].at;
         }
@@ -132,7 +135,7 @@ static int pulls_on(const dt_coll *c, int node, int phase) {
     return n;
 }
 
-typedef void (*block_fn)(void *ctx, const walk *w, const dt_pull *p, const dt_pull_src *const *src, int n, size_t at);
+typedef void (*block_fn)(void *ctx, const walk *w, const dt_pull *p, const int *src, int n, size_t at);
 
 /* Calls fn for every block once; returns the bytes of all. */
 static size_t each_block(const dt_coll *c, int phase, int from, int to, block_fn fn, void *ctx) {
@@ -144,8 +147,7 @@ static size_t each_block(const dt_coll *c, int phase, int from, int to, block_fn
         if (node_of(c, i) != to) continue;
         for (int k = 0; k < c->party[i].n_pulls[phase]; k++) {
             const dt_pull *p = &c->party[i].pull[phase][k];
-            const dt_pull_src *src[p->n_src + 1];
-            int n = sources_on(c, p, from, src);
+            int src[p->n_src + 1], n = sources_on(c, p, from, src);
             bool fresh;
             if (!n) continue;
             size_t at = block_of(&w, p, src, n, list, &count, &fresh);
@@ -165,10 +167,10 @@ typedef struct job {
     char *to; /* where a block is packed */
 } job;
 
-static const dt_view *source_view(const job *j, const dt_pull_src *s, dt_view *v) {
-    *v = s->view;
-    v->data = (char *)(s->from_out ? j->r->out : j->r->in)[s->party] + s->offset;
-    return v;
+static void source_view(const job *j, const dt_pull *p, int k, dt_view *v) {
+    const dt_pull_src *s = &p->src[k];
+    *v = *dt_pull_view(p, k);
+    v->data = (char *)(s->from_out ? j->r->out : j->r->in)[s->party] + dt_pull_offset(p, k);
 }
 
 static void combine(const job *j, const dt_view *dst, const dt_view *src, int n, dt_reduce op) {
@@ -182,10 +184,10 @@ static void combine(const job *j, const dt_view *dst, const dt_view *src, int n,
 
 static dt_reduce partial_op(const dt_coll *c) { return c->reduce == DT_AVG ? DT_SUM : c->reduce; }
 
-static void pack(void *ctx, const walk *w, const dt_pull *p, const dt_pull_src *const *src, int n, size_t at) {
+static void pack(void *ctx, const walk *w, const dt_pull *p, const int *src, int n, size_t at) {
     job *j = ctx;
-    dt_view v[n], dst = p->dst;
-    for (int k = 0; k < n; k++) source_view(j, src[k], &v[k]);
+    dt_view v[n], dst = *p->dst;
+    for (int k = 0; k < n; k++) source_view(j, p, src[k], &v[k]);
     dst.data = j->to + at;
     dt_view_set_contiguous(&dst);
     combine(j, &dst, v, n, partial_op(w->c));
@@ -197,11 +199,10 @@ typedef struct place { /* finds the block of one pull */
     const dt_coll *c;
     int from;
 } place;
-static void find_block(void *ctx, const walk *w, const dt_pull *p, const dt_pull_src *const *src, int n, size_t at) {
+static void find_block(void *ctx, const walk *w, const dt_pull *p, const int *src, int n, size_t at) {
     place *x = ctx;
-    const dt_pull_src *mine[x->want->n_src + 1];
-    if (sources_on(w->c, x->want, w->from, mine) == n && same_sources(src, mine, n)) x->at = at;
-    (void)p;
+    int mine[x->want->n_src + 1];
+    if (sources_on(w->c, x->want, w->from, mine) == n && same_sources(p, src, x->want, mine, n)) x->at = at;
 }
 
 typedef struct peer {
@@ -365,12 +366,13 @@ typedef struct source { /* one operand of a pull: memory of this process, or of 
     uint64_t address; /* there */
 } source;
 
-static uint64_t address_there(const dt_coll *c, const peer *q, const dt_pull_src *s) {
+static uint64_t address_there(const dt_coll *c, const peer *q, const dt_pull *p, int k) {
+    const dt_pull_src *s = &p->src[k];
     int at = 0;
     for (int i = 0; i < s->party; i++) at += node_of(c, i) == q->node;
     uint64_t a[2];
     memcpy(a, q->in + sizeof(head) + sizeof a * (size_t)at, sizeof a);
-    return a[s->from_out] + (uint64_t)s->offset;
+    return a[s->from_out] + (uint64_t)dt_pull_offset(p, k);
 }
 
 /* A whole view of another process's memory, contiguous at `to`: as many runs as its layout has. */
@@ -458,10 +460,9 @@ static dt_status combine_pieces(const job *j, const dt_view *dst, const source *
 }
 
 static dt_status pull(job *j, const dt_pull *p, int phase, const staging *s, void *out) {
-    dt_view dst = p->dst;
+    dt_view dst = *p->dst;
     source src[p->n_src + 1];
-    const dt_pull_src *from[p->n_src + 1];
-    int n = 0, next = 0;
+    int from[p->n_src + 1], n = 0, next = 0;
     bool flat = contiguous(&dst), foreign = false;
     dst.data = (char *)out + p->offset;
     for (int node = 0; node < dt_nodes; node++) { /* in the order of nodes, whoever computes */
@@ -469,7 +470,7 @@ static dt_status pull(job *j, const dt_pull *p, int phase, const staging *s, voi
         if (node == dt_node_self) {
             for (int k = 0; k < n_from; k++, n++) {
                 src[n].node = node;
-                source_view(j, from[k], &src[n].view);
+                source_view(j, p, from[k], &src[n].view);
             }
             continue;
         }
@@ -477,13 +478,13 @@ static dt_status pull(job *j, const dt_pull *p, int phase, const staging *s, voi
         const peer *q = &s->peer[next++];
         if (!n_from) continue;
         if (q->direct) {
-            for (int k = 0; k < n_from; k++) src[n++] = (source){from[k]->view, node, address_there(j->c, q, from[k])};
+            for (int k = 0; k < n_from; k++) src[n++] = (source){*dt_pull_view(p, from[k]), node, address_there(j->c, q, p, from[k])};
             foreign = true;
             continue;
         }
         place x = {p, 0, j->c, node};
         each_block(j->c, phase, node, dt_node_self, find_block, &x);
-        src[n] = (source){p->dst, dt_node_self, 0};
+        src[n] = (source){*p->dst, dt_node_self, 0};
         dt_view_set_contiguous(&src[n].view);
         src[n++].view.data = q->in + sizeof(head) + x.at;
     }
@@ -531,7 +532,9 @@ static dt_error_t *span_run(const dt_coll *c, int party, dt_rendezvous *r, const
         staging *s = r->staging[phase];
         if (!error && s) error = s->error;
         for (int k = 0; !error && s && k < c->party[party].n_pulls[phase]; k++) {
-            dt_status bad = pull(&j, &c->party[party].pull[phase][k], phase, s, out);
+            const dt_pull *p = &c->party[party].pull[phase][k];
+            if (phase && p->src[0].party == party) continue; /* its own chunk, in a list that all share */
+            dt_status bad = pull(&j, p, phase, s, out);
             if (bad) mine = error = dt_error_new(bad, 0, c->kind, dt_error_message());
         }
         if (!s && !error) mine = error = dt_error_new(DT_E_NOMEM, 0, c->kind, "out of host memory");

@@ -1,17 +1,17 @@
 /* Collectives between threads of one process: meet, read the others' memory, meet again. See comm.h.
  *
- * A meeting is a counter that every party increments; the last one wakes the others, who sleep on it. Three counters, so that none is reused.
+ * A meeting is a counter that every party of a group increments; the last one wakes the others, who sleep on it. Three counters, so that none is reused.
  * A bucket of collectives meets at its first one's counters. */
 #include <string.h>
 
 #include "comm/comm.h"
 
 static void pull(const dt_pull *p, const dt_coll *c, const dt_rendezvous *r, const dt_backend *b, dt_team *team, void *out) {
-    dt_view dst = p->dst, src[p->n_src + 1];
+    dt_view dst = *p->dst, src[p->n_src + 1];
     dst.data = (char *)out + p->offset;
     for (int k = 0; k < p->n_src; k++) {
-        src[k] = p->src[k].view;
-        src[k].data = (char *)(p->src[k].from_out ? r->out : r->in)[p->src[k].party] + p->src[k].offset;
+        src[k] = *dt_pull_view(p, k);
+        src[k].data = (char *)(p->src[k].from_out ? r->out : r->in)[p->src[k].party] + dt_pull_offset(p, k);
     }
     if (p->n_src == 0)
         b->zero(&dst);
@@ -42,14 +42,14 @@ static void read_block(void *ctx, const dt_exchange_block *k) {
 
 static dt_error_t *thread_exchange(const dt_coll *c, int party, dt_rendezvous *r, const dt_backend *b, dt_team *team, void *in, const int64_t *counts,
                                    void *out, dt_error_t *error) {
-    uint32_t n = (uint32_t)c->n;
-    uint64_t bytes[n];
+    uint32_t n = (uint32_t)dt_comm_group(c, party);
+    uint64_t bytes[c->n];
     memset(bytes, 0, sizeof bytes);
     r->in[party] = in;
     r->error[party] = error;
-    dt_comm_meet(&r->arrived[0], n);
+    dt_comm_meet(dt_comm_arrived(c, party, r, 0), n);
     error = NULL;
-    for (int i = 0; i < c->n && !error; i++) error = r->error[i];
+    for (uint32_t i = 0; i < n && !error; i++) error = r->error[dt_comm_member(c, party, (int)i)];
     if (error)
         dt_error_ref(error);
     else {
@@ -57,15 +57,18 @@ static dt_error_t *thread_exchange(const dt_coll *c, int party, dt_rendezvous *r
         if (!dt_exchange_walk(c->exchange, party, counts, read_block, &d))
             error = dt_error_new(DT_E_INTERNAL, 0, "exchange", "more rows than the receiver has room for");
     }
-    for (uint32_t i = 0; i < n && r->moved; i++)
+    for (int i = 0; i < c->n && r->moved; i++)
         if (bytes[i]) r->moved(r->moved_ctx, c->party[i].device, bytes[i]);
-    dt_comm_meet(&r->arrived[2], n);
+    dt_comm_meet(dt_comm_arrived(c, party, r, 2), n);
     return error;
 }
 
 static void pulls(const dt_comm_part *x, int phase, const dt_backend *b, dt_team *team) {
     const dt_party *me = &x->coll->party[x->party];
-    for (int k = 0; !x->error && k < me->n_pulls[phase]; k++) pull(&me->pull[phase][k], x->coll, x->meet, b, team, x->out);
+    for (int k = 0; !x->error && k < me->n_pulls[phase]; k++) {
+        const dt_pull *p = &me->pull[phase][k];
+        if (phase == 0 || p->src[0].party != x->party) pull(p, x->coll, x->meet, b, team, x->out);
+    }
 }
 
 static void announce(const dt_comm_part *x) {
@@ -76,31 +79,35 @@ static void announce(const dt_comm_part *x) {
 
 /* The first party's error that there is, the same on every party. */
 static dt_error_t *common_error(const dt_comm_part *x) {
-    for (int i = 0; i < x->coll->n; i++)
-        if (x->meet->error[i]) return x->meet->error[i];
+    for (int i = 0, n = dt_comm_group(x->coll, x->party); i < n; i++) {
+        dt_error_t *e = x->meet->error[dt_comm_member(x->coll, x->party, i)];
+        if (e) return e;
+    }
     return NULL;
 }
 
 static void thread_bucket(dt_comm_part *x, int n, const dt_backend *b, dt_team *team) {
     dt_rendezvous *r = x[0].meet;
-    uint32_t parties = (uint32_t)x[0].coll->n;
+    const dt_coll *c = x[0].coll;
+    int party = x[0].party;
+    uint32_t parties = (uint32_t)dt_comm_group(c, party);
     bool meets = x[0].coll->index >= 0, two_phase = false;
     for (int k = 0; k < n; k++) {
         if (meets) announce(&x[k]);
         two_phase |= x[k].coll->two_phase;
     }
-    if (meets) dt_comm_meet(&r->arrived[0], parties);
+    if (meets) dt_comm_meet(dt_comm_arrived(c, party, r, 0), parties);
     for (int k = 0; k < n; k++) {
         if (meets) x[k].error = common_error(&x[k]);
         pulls(&x[k], 0, b, team);
     }
     if (two_phase) {
-        dt_comm_meet(&r->arrived[1], parties);
+        dt_comm_meet(dt_comm_arrived(c, party, r, 1), parties);
         for (int k = 0; k < n; k++) pulls(&x[k], 1, b, team);
     }
     for (int k = 0; k < n; k++)
         if (x[k].error) dt_error_ref(x[k].error); /* before the last meeting: afterwards its owner may let go */
-    if (meets) dt_comm_meet(&r->arrived[2], parties);
+    if (meets) dt_comm_meet(dt_comm_arrived(c, party, r, 2), parties);
 }
 
 static dt_error_t *thread_run(const dt_coll *c, int party, dt_rendezvous *r, const dt_backend *b, dt_team *team, void *in, void *out, dt_error_t *error) {

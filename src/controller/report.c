@@ -19,6 +19,7 @@ static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
 static dt_htab entries;
 static dt_comm_sent sent[DT_MAX_DEVICES];
 static size_t n_sent;
+static uint16_t place[2 * DT_MAX_DEVICES]; /* hash table: where a device stands in `sent`, plus 1 */
 
 static entry *entry_of(const char *kind, const char *mesh_dim, uint32_t site) {
     uint64_t h = dt_hash_bytes(mesh_dim, strlen(mesh_dim), dt_hash_bytes(kind, strlen(kind), site));
@@ -39,11 +40,14 @@ static entry *entry_of(const char *kind, const char *mesh_dim, uint32_t site) {
 }
 
 static void count_sender(dt_device d, uint64_t bytes) {
-    size_t i = 0;
-    while (i < n_sent && sent[i].device != d) i++;
-    if (i == DT_MAX_DEVICES) return;
-    if (i == n_sent) sent[n_sent++] = (dt_comm_sent){d, 0};
-    sent[i].bytes += bytes;
+    uint32_t at = (d * 2654435761u >> 13) % (2 * DT_MAX_DEVICES);
+    while (place[at] && sent[place[at] - 1].device != d) at = (at + 1) % (2 * DT_MAX_DEVICES);
+    if (!place[at]) {
+        if (n_sent == DT_MAX_DEVICES) return;
+        sent[n_sent++] = (dt_comm_sent){d, 0};
+        place[at] = (uint16_t)n_sent;
+    }
+    sent[place[at] - 1].bytes += bytes;
 }
 
 void *dt_comm_count(const dt_coll *c, uint32_t site) {

@@ -89,19 +89,12 @@ static dt_status find_ranges(dt_build *b, range **out) {
 }
 
 /* ---- buckets ------------------------------------------------------------------------------------------------------------------------------ */
-static bool same_parties(const dt_coll *a, const dt_coll *b) {
-    if (a->n != b->n) return false;
-    for (int i = 0; i < a->n; i++)
-        if (a->party[i].device != b->party[i].device) return false;
-    return true;
-}
-
 static int64_t weight(const dt_coll *c) { return c->bytes_moved / (c->n > 1 ? c->n : 1); }
 
 static bool fits(const dt_build *b, const bucket *k, const range *r, int c) {
     const dt_coll *x = b->coll[c], *head = b->coll[k->head];
     int64_t apart = (int64_t)x->node - head->node;
-    return k->n < MOST && k->bytes + weight(x) <= BUCKET && apart <= SPAN && apart >= -SPAN && same_parties(x, head) &&
+    return k->n < MOST && k->bytes + weight(x) <= BUCKET && apart <= SPAN && apart >= -SPAN && dt_coll_meet_alike(x, head) &&
            most(k->from, r[c].from) <= least(k->to, r[c].to);
 }
 

@@ -64,7 +64,7 @@ typedef struct dt_build {
     dt_arena tmp;
     int n_prog;
     dt_prog *prog;
-    int *prog_of; /* by device number in `devices` */
+    int *prog_of, cap_prog_of; /* hash table of program numbers + 1, by device */
     int n_live;
     dt_pval **ext;  /* (n_ext,) */
     dt_pval ***out; /* (n_live, n_out) */
@@ -82,6 +82,7 @@ enum { DT_AT_HAND = 24 };
 static inline bool dt_at_hand(int last, int node) { return last >= node || node - last <= DT_AT_HAND; }
 
 int dt_build_prog(const dt_build *b, dt_device d); /* -1: not in the plan */
+dt_status dt_build_devices(dt_build *b) DT_WUR;    /* a program for each device that the graph's calls name */
 dt_status dt_build_storage(dt_build *b, int prog, size_t bytes, int *out) DT_WUR;
 /* A new step with room for operands; *out is valid until the next step of that program. */
 dt_status dt_build_step(dt_build *b, int prog, int n_in, int n_out, dt_step **out) DT_WUR;
@@ -102,7 +103,14 @@ bool dt_build_can_pull(const dt_build *b, const dt_pval *v, const dt_meta *to, c
 dt_status dt_build_pull(dt_build *b, const dt_pval *v, const dt_reshard *r, dt_pval *out) DT_WUR;
 /* A view of `box` inside the part `l` that holds `have`; *offset in bytes from the storage. */
 dt_view dt_build_sub_view(const dt_loc *l, const dt_box *have, const dt_box *box, int64_t *offset);
-dt_status dt_build_coll(dt_build *b, dt_coll *c) DT_WUR; /* into the plan's list */
+/* The last few views that a collective's pulls have: equal ones are kept once. */
+typedef struct dt_kept_view {
+    const dt_view *last[2];
+} dt_kept_view;
+const dt_view *dt_build_keep_view(dt_kept_view *keep, dt_build *b, const dt_view *v); /* in the plan; NULL: out of host memory */
+dt_status dt_build_coll(dt_build *b, dt_coll *c) DT_WUR;                              /* into the plan's list */
+/* Parties that exchange nothing meet separately: kin[i] is a party of i's group, the same for all of the group. Before dt_build_coll. */
+dt_status dt_build_groups(dt_build *b, dt_coll *c, const int *kin) DT_WUR;
 /* _expert_exchange (exchange.c): in: its rows and counts. */
 dt_status dt_build_exchange(dt_build *b, const dt_call *c, dt_pval **in, dt_pval **out) DT_WUR;
 /* Moves between devices, all in one collective: src on mesh position `from` (of c's mesh) is copied to dst on `to`, or added to it. A device has

@@ -36,7 +36,8 @@ static dt_status describe(dt_build *b, const dt_expert_attr *a, const dt_pval *r
     int groups = (int)mesh->dim[a->ep];
     dt_coll *c = DT_ARENA_NEW(b->arena, dt_coll);
     dt_exchange *x = DT_ARENA_NEW(b->arena, dt_exchange);
-    if (!c || !x || !(c->party = DT_ARENA_ARRAY(b->arena, dt_party, mesh->n)) || !(x->party = DT_ARENA_ARRAY(b->arena, dt_exchange_party, mesh->n)))
+    int *kin = DT_ARENA_ARRAY(&b->tmp, int, mesh->n);
+    if (!kin || !c || !x || !(c->party = DT_ARENA_ARRAY(b->arena, dt_party, mesh->n)) || !(x->party = DT_ARENA_ARRAY(b->arena, dt_exchange_party, mesh->n)))
         return no_memory();
     c->n = mesh->n;
     c->kind = "all_to_all";
@@ -60,9 +61,11 @@ static dt_status describe(dt_build *b, const dt_expert_attr *a, const dt_pval *r
         }
         p->shards = v->shape[0];
         p->row_bytes = v->shape[3] * (int64_t)dt_dtype_size(v->dtype);
-        c->party[i] = (dt_party){.device = mesh->dev[i], .in = {-1, 0}, .out = {-1, 0}};
+        c->party[i] = (dt_party){.device = mesh->dev[i], .list = {i, i}};
+        kin[i] = p->peer[0];
     }
     *made = c;
+    DT_TRY(dt_build_groups(b, c, kin));
     return dt_build_coll(b, c);
 }
 

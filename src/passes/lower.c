@@ -10,11 +10,13 @@
 
 static dt_status no_memory(void) { return dt_fail(DT_E_NOMEM, "plan: out of host memory"); }
 
-int dt_build_prog(const dt_build *b, dt_device d) {
-    for (int i = 0; i < b->n_prog; i++)
-        if (b->prog[i].device == d) return i;
-    return -1;
+static int *prog_slot(const dt_build *b, dt_device d) {
+    uint32_t mask = (uint32_t)b->cap_prog_of - 1, at = (d * 2654435761u >> 7) & mask;
+    while (b->prog_of[at] && b->prog[b->prog_of[at] - 1].device != d) at = (at + 1) & mask;
+    return &b->prog_of[at];
 }
+
+int dt_build_prog(const dt_build *b, dt_device d) { return *prog_slot(b, d) - 1; }
 
 dt_status dt_build_storage(dt_build *b, int prog, size_t bytes, int *out) {
     dt_prog *p = &b->prog[prog];
@@ -371,21 +373,30 @@ static dt_status lower_node(dt_build *b, int i) {
 }
 
 /* ---- setting up ---------------------------------------------------------------------------------------------------------------------- */
+static dt_status grow_progs(dt_build *b) {
+    int cap = b->cap_prog_of ? b->cap_prog_of * 4 : 8;
+    dt_prog *p = DT_ARENA_ARRAY(&b->tmp, dt_prog, cap / 2);
+    b->prog_of = DT_ARENA_ARRAY(&b->tmp, int, cap);
+    if (!p || !b->prog_of) return no_memory();
+    if (b->n_prog) memcpy(p, b->prog, sizeof *p * (size_t)b->n_prog);
+    b->prog = p;
+    b->cap_prog_of = cap;
+    for (int i = 0; i < b->n_prog; i++) *prog_slot(b, p[i].device) = i + 1;
+    return DT_OK;
+}
+
 static dt_status add_mesh(dt_build *b, const dt_mesh *m) {
     for (int i = 0; i < m->n; i++) {
         if (dt_build_prog(b, m->dev[i]) >= 0) continue;
-        if ((b->n_prog & (b->n_prog - 1)) == 0) { /* full at powers of two */
-            dt_prog *p = DT_ARENA_ARRAY(&b->tmp, dt_prog, b->n_prog ? b->n_prog * 2 : 1);
-            if (!p) return no_memory();
-            if (b->n_prog) memcpy(p, b->prog, sizeof *p * (size_t)b->n_prog);
-            b->prog = p;
-        }
+        if (2 * (b->n_prog + 1) > b->cap_prog_of) DT_TRY(grow_progs(b));
         b->prog[b->n_prog++] = (dt_prog){.device = m->dev[i]};
+        *prog_slot(b, m->dev[i]) = b->n_prog;
     }
     return DT_OK;
 }
 
-static dt_status collect_devices(dt_build *b) {
+dt_status dt_build_devices(dt_build *b) {
+    DT_TRY(grow_progs(b));
     const dt_mesh *last = NULL;
     for (int i = 0; i < b->n_live; i++) {
         const dt_call *c = b->g->node[i].call;
@@ -440,7 +451,7 @@ static dt_status find_last_uses(dt_build *b) {
 static dt_status build(dt_build *b) {
     while (b->n_live < b->g->n && b->g->node[b->n_live].live) b->n_live++;
     DT_TRY(find_last_uses(b));
-    DT_TRY(collect_devices(b));
+    DT_TRY(dt_build_devices(b));
     DT_TRY(bind_externals(b));
     b->out = DT_ARENA_ARRAY(&b->tmp, dt_pval **, b->n_live + 1);
     if (!b->out) return no_memory();

@@ -31,15 +31,18 @@ bool dt_gvalue_donatable(const dt_gvalue *v);
 /* ---- reshard.c: what each device of `to` must pull from the devices of `from` -------------------------------------------------------- */
 typedef struct dt_piece { /* a box of the result, summed (or max, …) over n_src sources; n_src 0 = zeros */
     dt_box box;
-    int n_src;
-    int *src; /* positions in from's mesh */
+    int n_src, src; /* the k-th source is src + the reshard's step[k]: positions in from's mesh */
 } dt_piece;
 typedef struct dt_reshard_dev {
     int n;
-    dt_piece *piece;
+    dt_piece *piece; /* shared between devices that need the same */
 } dt_reshard_dev;
 typedef struct dt_reshard {
-    dt_reshard_dev *dev; /* (to->mesh->n,) */
+    dt_reshard_dev *dev;            /* (to->mesh->n,) */
+    int *like;                      /* (to->mesh->n,) the first device that needs the same, by coordinates */
+    int n_steps, *step;             /* (n_steps,) from a piece's first source to all of them; one for what is not reduced */
+    bool reduced[DT_MAX_MESH_DIM];  /* of from's mesh: the sources of a piece are all coordinates along these */
+    bool involved[DT_MAX_MESH_DIM]; /* on one mesh: devices that differ along no other dimension may exchange something */
     dt_reduce reduce;
     bool local;           /* every device needs only itself */
     bool all_reduce;      /* the same reduced box is wanted by `copies` devices: worth two phases */

@@ -20,7 +20,7 @@ bool dt_build_can_pull(const dt_build *b, const dt_pval *v, const dt_meta *to, c
     for (int i = 0; i < to->mesh->n; i++)
         for (int p = 0; p < r->dev[i].n; p++)
             for (int k = 0; k < r->dev[i].piece[p].n_src; k++) {
-                int src = r->dev[i].piece[p].src[k];
+                int src = r->dev[i].piece[p].src + r->step[k];
                 if (from->dev[src] == to->mesh->dev[i]) continue;
                 if (dt_device_node(from->dev[src]) != dt_device_node(to->mesh->dev[i])) return false;
                 if (v->loc[src].storage < 0 || storage_of(b, &v->loc[src])->kind != DT_ST_EXT) return false;
@@ -54,31 +54,39 @@ typedef struct emit {
     const dt_reshard *r;
     dt_coll *c;
     int *number; /* (from's mesh,) operand number of a source on the device being done, or -1 */
+    int *met;    /* (from's mesh,) its sources by operand number */
+    dt_kept_view keep;
 } emit;
 
 /* Numbers the sources of device i in the order they are met; *n of them. */
 static void number_sources(emit *e, int i, int *n) {
     const dt_reshard_dev *d = &e->r->dev[i];
     *n = 0;
-    for (int k = 0; k < e->from->meta->mesh->n; k++) e->number[k] = -1;
     for (int p = 0; p < d->n; p++)
         for (int k = 0; k < d->piece[p].n_src; k++)
-            if (e->number[d->piece[p].src[k]] < 0) e->number[d->piece[p].src[k]] = (*n)++;
+            if (e->number[d->piece[p].src + e->r->step[k]] < 0) {
+                e->number[d->piece[p].src + e->r->step[k]] = *n;
+                e->met[(*n)++] = d->piece[p].src + e->r->step[k];
+            }
 }
 
 static dt_status add_pull(emit *e, int i, const dt_piece *p, dt_pull *q) {
     dt_box mine, have;
     const dt_meta *to = e->to->meta;
     dt_layout_box(to, i, &mine);
-    q->dst = dt_build_sub_view(&e->to->loc[i], &mine, &p->box, &q->offset);
+    dt_view view = dt_build_sub_view(&e->to->loc[i], &mine, &p->box, &q->offset);
+    dt_pull_src *from = DT_ARENA_ARRAY(e->b->arena, dt_pull_src, p->n_src + 1);
+    q->dst = dt_build_keep_view(&e->keep, e->b, &view);
     q->n_src = p->n_src;
-    if (!(q->src = DT_ARENA_ARRAY(e->b->arena, dt_pull_src, p->n_src + 1))) return no_memory();
+    q->src = from;
+    if (!q->dst || !from) return no_memory();
     for (int k = 0; k < p->n_src; k++) {
-        int src = p->src[k];
+        int src = p->src + e->r->step[k];
         dt_layout_box(e->from->meta, src, &have);
-        q->src[k].party = e->number[src];
-        q->src[k].view = dt_build_sub_view(&e->from->loc[src], &have, &p->box, &q->src[k].offset);
-        if (e->from->meta->mesh->dev[src] != to->mesh->dev[i]) e->c->bytes_moved += dt_box_numel(&p->box, to->ndim) * (int64_t)dt_dtype_size(q->dst.dtype);
+        from[k].party = e->number[src];
+        view = dt_build_sub_view(&e->from->loc[src], &have, &p->box, &from[k].offset);
+        if (!(from[k].view = dt_build_keep_view(&e->keep, e->b, &view))) return no_memory();
+        if (e->from->meta->mesh->dev[src] != to->mesh->dev[i]) e->c->bytes_moved += dt_box_numel(&p->box, to->ndim) * (int64_t)dt_dtype_size(view.dtype);
     }
     return DT_OK;
 }
@@ -88,7 +96,7 @@ static dt_status device_step(emit *e, int i) {
     dt_build *b = e->b;
     dt_party *me = &e->c->party[i];
     int n, prog = e->to->loc[i].prog;
-    *me = (dt_party){.device = e->to->meta->mesh->dev[i], .in = {-1, 0}, .out = {-1, 0}};
+    *me = (dt_party){.device = e->to->meta->mesh->dev[i], .list = {i, i}};
     if (!d->n) return DT_OK; /* an empty part */
     number_sources(e, i, &n);
     if (!(me->pull[0] = DT_ARENA_ARRAY(b->arena, dt_pull, d->n))) return no_memory();
@@ -98,9 +106,9 @@ static dt_status device_step(emit *e, int i) {
     s->in.kind = DT_I_COLL;
     s->in.coll = e->c;
     s->in.party = i;
-    for (int src = 0; src < e->from->meta->mesh->n; src++) {
-        int k = e->number[src];
-        if (k < 0) continue;
+    for (int k = 0; k < n; k++) {
+        int src = e->met[k];
+        e->number[src] = -1;
         const dt_loc *l = &e->from->loc[src];
         int st = l->storage;
         if (l->prog != prog) DT_TRY(foreign(b, prog, l, &st));
@@ -113,11 +121,13 @@ static dt_status device_step(emit *e, int i) {
 }
 
 dt_status dt_build_pull(dt_build *b, const dt_pval *v, const dt_reshard *r, dt_pval *out) {
-    emit e = {b, v, out, r, DT_ARENA_NEW(b->arena, dt_coll), DT_ARENA_ARRAY(&b->tmp, int, v->meta->mesh->n)};
+    int n_from = v->meta->mesh->n;
+    emit e = {b, v, out, r, DT_ARENA_NEW(b->arena, dt_coll), DT_ARENA_ARRAY(&b->tmp, int, n_from), DT_ARENA_ARRAY(&b->tmp, int, n_from), {{NULL}}};
     char *along = DT_ARENA_ARRAY(b->arena, char, strlen(r->mesh_dim) + 1); /* r's is in memory that the plan outlives */
-    if (!e.c || !e.number || !along) return no_memory();
+    if (!e.c || !e.number || !e.met || !along) return no_memory();
+    for (int k = 0; k < n_from; k++) e.number[k] = -1;
     memcpy(along, r->mesh_dim, strlen(r->mesh_dim));
-    *e.c = (dt_coll){.n = out->meta->mesh->n, .pulled = true, .reduce = r->reduce, .kind = r->kind, .mesh_dim = along};
+    *e.c = (dt_coll){.n = out->meta->mesh->n, .n_groups = 1, .pulled = true, .reduce = r->reduce, .kind = r->kind, .mesh_dim = along};
     if (!(e.c->party = DT_ARENA_ARRAY(b->arena, dt_party, e.c->n))) return no_memory();
     DT_TRY(dt_build_pval_alloc(b, out));
     for (int i = 0; i < e.c->n; i++) DT_TRY(device_step(&e, i));

@@ -7,7 +7,10 @@
  *              name, else spread by the reader's number
  *   Partial    all coordinates contribute and are reduced, in coordinate order; unless the target is Partial alike on the same mesh:
  *              then the own contribution just stays
- * A target that is Partial where the source is not takes the value at coordinate 0 and zeros elsewhere (sum), or everywhere (avg, max, min). */
+ * A target that is Partial where the source is not takes the value at coordinate 0 and zeros elsewhere (sum), or everywhere (avg, max, min).
+ *
+ * Cost: what moves, not devices times devices. Devices whose coordinates differ only where it does not matter need the same and share one list of pieces;
+ * the sources of a piece are found from chunk bounds, a dimension at a time; those that are reduced are steps from the first one, the same for every piece. */
 #include <string.h>
 
 #include "passes/passes.h"
@@ -16,7 +19,8 @@ typedef struct job {
     const dt_meta *from, *to;
     dt_arena *arena;
     bool same_mesh;
-    int twin[DT_MAX_MESH_DIM]; /* for a dimension of from's mesh, to's dimension of the same name, or -1 */
+    int twin[DT_MAX_MESH_DIM];                              /* for a dimension of from's mesh, to's dimension of the same name, or -1 */
+    bool walked[DT_MAX_MESH_DIM], aligned[DT_MAX_MESH_DIM]; /* of from's mesh: see find_walks */
 } job;
 
 static bool partial_stays(const job *j, int k) {
@@ -39,24 +43,7 @@ static void name_twins(job *j) {
     }
 }
 
-/* The source coordinates along k that matter for target device pos with coordinates c: [*lo, *hi). own: its coordinates in the source's mesh. */
-static void range(const job *j, int k, int pos, const int64_t *c, const int64_t *own, int64_t *lo, int64_t *hi) {
-    const dt_mesh *m = j->from->mesh;
-    if (j->from->place[k].kind == DT_SHARD || (j->from->place[k].kind == DT_PARTIAL && !partial_stays(j, k))) {
-        *lo = 0;
-        *hi = m->dim[k];
-        return;
-    }
-    *lo = own ? own[k] : (j->twin[k] >= 0 ? c[j->twin[k]] : pos) % m->dim[k];
-    *hi = *lo + 1;
-}
-
-static int count_reduced(const job *j) {
-    int n = 1;
-    for (int k = 0; k < j->from->mesh->ndim; k++)
-        if (j->from->place[k].kind == DT_PARTIAL && !partial_stays(j, k)) n *= (int)j->from->mesh->dim[k];
-    return n;
-}
+static bool reduced(const job *j, int k) { return j->from->place[k].kind == DT_PARTIAL && !partial_stays(j, k); }
 
 static int64_t runs(const dt_box *b, int ndim) {
     int64_t n = 1;
@@ -77,75 +64,202 @@ static dt_box run_of(const dt_box *b, int ndim, int64_t i) {
     return r;
 }
 
-typedef struct pieces {
+/* ---- pieces of one device ---------------------------------------------------------------------------------------------------------------- */
+/* A walk over the source's coordinates, dimension by dimension, that enters only those whose chunk meets what is needed. */
+typedef struct walk {
     const job *j;
+    dt_reshard *r;
     dt_reshard_dev *d;
-    int cap, reduced;
-} pieces;
+    int cap, pos;
+    int64_t c[DT_MAX_MESH_DIM], own[DT_MAX_MESH_DIM]; /* coordinates in the target's mesh; in the source's, if it is there */
+    bool is_source;
+    dt_box need;
+    int64_t lo[DT_MAX_DIM], len[DT_MAX_DIM]; /* what is left of a source's box after the dimensions walked so far */
+} walk;
 
-static dt_status add_source(pieces *p, const dt_box *box, int src) {
-    dt_reshard_dev *d = p->d;
-    for (int q = 0; q < d->n; q++)
-        if (!memcmp(d->piece[q].box.lo, box->lo, sizeof(int64_t) * (size_t)p->j->to->ndim)) {
-            d->piece[q].src[d->piece[q].n_src++] = src;
-            return DT_OK;
-        }
-    if (d->n == p->cap) {
-        dt_piece *more = DT_ARENA_ARRAY(p->j->arena, dt_piece, p->cap * 2);
+static dt_status add_piece(walk *w, const dt_box *box, int src) {
+    dt_reshard_dev *d = w->d;
+    if (d->n == w->cap) {
+        dt_piece *more = DT_ARENA_ARRAY(w->j->arena, dt_piece, w->cap * 2);
         if (!more) return dt_fail(DT_E_NOMEM, "redistribute: out of host memory");
         memcpy(more, d->piece, sizeof *more * (size_t)d->n);
         d->piece = more;
-        p->cap *= 2;
+        w->cap *= 2;
     }
-    dt_piece *n = &d->piece[d->n++];
-    *n = (dt_piece){.box = *box, .n_src = 1, .src = DT_ARENA_ARRAY(p->j->arena, int, p->reduced)};
-    if (!n->src) return dt_fail(DT_E_NOMEM, "redistribute: out of host memory");
-    n->src[0] = src;
+    d->piece[d->n++] = (dt_piece){.box = *box, .n_src = w->r->n_steps, .src = src};
     return DT_OK;
 }
 
-/* Source device src holds `have`: every run of it against every run of what is needed. */
-static dt_status intersect(pieces *p, const dt_box *need, const dt_box *have, int src) {
-    int ndim = p->j->to->ndim;
-    int64_t a = runs(need, ndim), b = runs(have, ndim);
+/* Source device src holds `have`: every run of it against every run of what is needed. Different shards have nothing in common, so no box is met twice. */
+static dt_status intersect(walk *w, int src) {
+    int ndim = w->j->to->ndim;
+    dt_box have;
+    dt_layout_box(w->j->from, src, &have);
+    if (!dt_box_numel(&have, ndim)) return DT_OK;
+    int64_t a = runs(&w->need, ndim), b = runs(&have, ndim);
     for (int64_t x = 0; x < a; x++)
         for (int64_t y = 0; y < b; y++) {
-            dt_box rx = run_of(need, ndim, x), ry = run_of(have, ndim, y), box;
-            if (dt_box_intersect(&ry, &rx, ndim, &box)) DT_TRY(add_source(p, &box, src));
+            dt_box rx = run_of(&w->need, ndim, x), ry = run_of(&have, ndim, y), box;
+            if (dt_box_intersect(&ry, &rx, ndim, &box)) DT_TRY(add_piece(w, &box, src));
         }
     return DT_OK;
 }
 
-/* Add every piece that target device pos needs. Walks the source coordinates in order; contributions to the same box are collected. */
-static dt_status device_pieces(const job *j, int pos, dt_reshard_dev *d) {
-    const dt_mesh *m = j->from->mesh;
-    int64_t c[DT_MAX_MESH_DIM], own[DT_MAX_MESH_DIM], lo[DT_MAX_MESH_DIM], hi[DT_MAX_MESH_DIM], at[DT_MAX_MESH_DIM];
-    dt_box need;
-    dt_mesh_coords(j->to->mesh, pos, c);
-    dt_layout_box(j->to, pos, &need);
-    int total = 1, self = dt_mesh_find(m, j->to->mesh->dev[pos]);
-    if (self >= 0) dt_mesh_coords(m, self, own);
-    for (int k = 0; k < m->ndim; k++) {
-        range(j, k, pos, c, self >= 0 ? own : NULL, &lo[k], &hi[k]);
-        at[k] = lo[k];
-        total *= (int)(hi[k] - lo[k]);
+/* The coordinates along k, a shard of tensor dimension d, whose chunk of what is left meets the need: [*first, *last]. */
+static void meeting_chunks(const walk *w, int k, int d, int64_t *first, int64_t *last) {
+    int64_t parts = w->j->from->mesh->dim[k], chunk = (w->len[d] + parts - 1) / parts;
+    int64_t rows = w->need.rows[d], lo = w->need.lo[d] - w->lo[d], hi = lo + w->need.len[d];
+    if (rows > 1) hi = lo + (rows - 1) * w->need.step[d] + w->need.len[d] / rows;
+    if (chunk == 0 || hi <= 0 || lo >= w->len[d]) {
+        *first = 0;
+        *last = -1;
+        return;
     }
-    pieces p = {j, d, total ? total : 1, count_reduced(j)};
-    *d = (dt_reshard_dev){0, DT_ARENA_ARRAY(j->arena, dt_piece, p.cap)};
-    if (!d->piece) return dt_fail(DT_E_NOMEM, "redistribute: out of host memory");
-    if (dt_box_numel(&need, j->to->ndim) == 0) return DT_OK;
-    if (holds_zero(j, c)) {
-        d->piece[d->n++] = (dt_piece){.box = need};
+    *first = lo < 0 ? 0 : lo / chunk;
+    *last = (hi - 1) / chunk < parts ? (hi - 1) / chunk : parts - 1;
+}
+
+static dt_status visit(walk *w, int k, int src) {
+    const dt_mesh *m = w->j->from->mesh;
+    if (k == m->ndim) return intersect(w, src);
+    const dt_placement *p = &w->j->from->place[k];
+    int64_t first = 0, last = 0;
+    int d = p->dim;
+    if (p->kind == DT_SHARD && !w->j->walked[k]) { /* a strided shard */
+        first = w->j->aligned[k] ? w->own[k] : 0;
+        last = w->j->aligned[k] ? first : m->dim[k] - 1;
+    } else if (p->kind == DT_SHARD)
+        meeting_chunks(w, k, d, &first, &last);
+    else if (!reduced(w->j, k))
+        first = last = (w->is_source ? w->own[k] : w->j->twin[k] >= 0 ? w->c[w->j->twin[k]] : w->pos) % m->dim[k];
+    int64_t lo = w->lo[d], len = w->len[d];
+    for (int64_t i = first; i <= last; i++) {
+        if (p->kind == DT_SHARD && w->j->walked[k]) {
+            int64_t at, n;
+            dt_layout_chunk(len, m->dim[k], i, &at, &n);
+            w->lo[d] = lo + at;
+            w->len[d] = n;
+        }
+        DT_TRY(visit(w, k + 1, src * (int)m->dim[k] + (int)i));
+    }
+    w->lo[d] = lo;
+    w->len[d] = len;
+    return DT_OK;
+}
+
+/* Every piece that target device pos needs, in the order of the source's coordinates. */
+static dt_status device_pieces(const job *j, dt_reshard *r, int pos) {
+    walk w = {.j = j, .r = r, .d = &r->dev[pos], .cap = 4, .pos = pos};
+    int self = j->same_mesh ? pos : dt_mesh_find(j->from->mesh, j->to->mesh->dev[pos]);
+    dt_mesh_coords(j->to->mesh, pos, w.c);
+    dt_layout_box(j->to, pos, &w.need);
+    w.is_source = self >= 0;
+    if (w.is_source) dt_mesh_coords(j->from->mesh, self, w.own);
+    for (int d = 0; d < j->from->ndim; d++) w.len[d] = j->from->shape[d];
+    *w.d = (dt_reshard_dev){0, DT_ARENA_ARRAY(j->arena, dt_piece, w.cap)};
+    if (!w.d->piece) return dt_fail(DT_E_NOMEM, "redistribute: out of host memory");
+    if (dt_box_numel(&w.need, j->to->ndim) == 0) return DT_OK;
+    if (holds_zero(j, w.c)) {
+        w.d->piece[w.d->n++] = (dt_piece){.box = w.need};
         return DT_OK;
     }
-    for (int i = 0; i < total; i++) {
-        int src = dt_mesh_index(m, at);
-        dt_box have;
-        dt_layout_box(j->from, src, &have);
-        if (dt_box_numel(&have, j->to->ndim)) DT_TRY(intersect(&p, &need, &have, src));
-        for (int k = m->ndim - 1; k >= 0 && ++at[k] == hi[k]; k--) at[k] = lo[k];
+    return visit(&w, 0, 0);
+}
+
+/* ---- which devices need the same: found by coordinates ------------------------------------------------------------------------------------ */
+/* Along which dimensions of the source a chunk can be found by its bounds (no strided shards, no windows), and, for the others, where target and source
+ * are cut alike, so that nothing moves. */
+static void find_walks(job *j) {
+    const dt_meta *a = j->from, *b = j->to;
+    for (int k = 0; k < a->mesh->ndim; k++) {
+        j->walked[k] = j->aligned[k] = true;
+        if (a->place[k].kind != DT_SHARD) continue;
+        for (int q = 0; q < a->mesh->ndim; q++)
+            if (a->place[q].kind == DT_SHARD && a->place[q].dim == a->place[k].dim && (a->place[q].split || a->place[q].window)) j->walked[k] = false;
+        j->aligned[k] = j->same_mesh && !a->place[k].window;
+        for (int q = 0; j->aligned[k] && q < a->mesh->ndim; q++) {
+            bool here = a->place[q].kind == DT_SHARD && a->place[q].dim == a->place[k].dim;
+            bool there = b->place[q].kind == DT_SHARD && b->place[q].dim == a->place[k].dim;
+            if (here != there || (here && !dt_placement_equal(a->place[q], b->place[q]))) j->aligned[k] = false;
+        }
+    }
+}
+
+/* Does what a device needs depend on its coordinate along k of the target's mesh? */
+static bool matters(const job *j, int k) {
+    dt_placement p = j->to->place[k];
+    if (j->to->mesh->dim[k] == 1) return false;
+    if (p.kind == DT_SHARD || (p.kind == DT_PARTIAL && p.reduce == DT_SUM && !partial_stays(j, k))) return true;
+    for (int q = 0; q < j->from->mesh->ndim; q++)
+        if (j->from->place[q].kind != DT_SHARD && !reduced(j, q) && (j->same_mesh ? q : j->twin[q]) == k) return true;
+    return false;
+}
+
+/* Between meshes a replica is chosen by the device, when no dimension of the same name says which. */
+static bool all_differ(const job *j) {
+    if (j->same_mesh) return false;
+    for (int k = 0; k < j->from->mesh->ndim; k++)
+        if (j->from->mesh->dim[k] > 1 && j->from->place[k].kind == DT_REPLICATE) {
+            if (j->twin[k] < 0) return true;
+            for (int i = 0; i < j->to->mesh->n; i++)
+                if (dt_mesh_find(j->from->mesh, j->to->mesh->dev[i]) >= 0) return true;
+        }
+    return false;
+}
+
+static dt_status all_pieces(const job *j, dt_reshard *r) {
+    const dt_mesh *m = j->to->mesh;
+    bool each = all_differ(j), by[DT_MAX_MESH_DIM];
+    for (int k = 0; k < m->ndim; k++) by[k] = each || matters(j, k);
+    for (int i = 0; i < m->n; i++) {
+        int64_t c[DT_MAX_MESH_DIM];
+        dt_mesh_coords(m, i, c);
+        for (int k = 0; k < m->ndim; k++)
+            if (!by[k]) c[k] = 0;
+        r->like[i] = dt_mesh_index(m, c);
+        if (r->like[i] == i)
+            DT_TRY(device_pieces(j, r, i));
+        else
+            r->dev[i] = r->dev[r->like[i]];
     }
     return DT_OK;
+}
+
+/* The sources of a reduced piece: src + step[k], in coordinate order. */
+static dt_status find_steps(const job *j, dt_reshard *r) {
+    const dt_mesh *m = j->from->mesh;
+    int n = 1, stride[DT_MAX_MESH_DIM], s = 1;
+    for (int k = m->ndim - 1; k >= 0; k--) {
+        stride[k] = s;
+        s *= (int)m->dim[k];
+        r->reduced[k] = reduced(j, k);
+        if (reduced(j, k)) n *= (int)m->dim[k];
+    }
+    r->n_steps = n;
+    if (!(r->step = DT_ARENA_ARRAY(j->arena, int, n))) return dt_fail(DT_E_NOMEM, "redistribute: out of host memory");
+    for (int i = 0; i < n; i++)
+        for (int k = m->ndim - 1, rest = i; k >= 0; k--) {
+            if (!reduced(j, k)) continue;
+            r->step[i] += rest % (int)m->dim[k] * stride[k];
+            rest /= (int)m->dim[k];
+        }
+    return DT_OK;
+}
+
+/* On one mesh: devices that differ only along these dimensions may exchange something; the others have nothing to do with each other. */
+static void find_involved(const job *j, dt_reshard *r) {
+    const dt_mesh *m = j->from->mesh;
+    for (int k = 0; k < m->ndim; k++) r->involved[k] = !j->same_mesh || reduced(j, k);
+    for (int i = 0; j->same_mesh && i < m->n; i++) {
+        int64_t own[DT_MAX_MESH_DIM], c[DT_MAX_MESH_DIM];
+        dt_mesh_coords(m, i, own);
+        const dt_reshard_dev *d = &r->dev[i];
+        for (int p = 0; p < d->n && (p == 0 || r->like[i] == i); p++) { /* where a shared list's sources differ, its first device sees it */
+            if (!d->piece[p].n_src) continue;
+            dt_mesh_coords(m, d->piece[p].src, c);
+            for (int k = 0; k < m->ndim; k++) r->involved[k] |= c[k] != own[k] && !reduced(j, k);
+        }
+    }
 }
 
 /* ---- names for reports ------------------------------------------------------------------------------------------------------------------ */
@@ -226,7 +340,7 @@ static bool is_local(const dt_reshard *r, const dt_mesh *from, const dt_mesh *to
         if (r->dev[i].n > 1) return false;
         for (int p = 0; p < r->dev[i].n; p++) {
             const dt_piece *q = &r->dev[i].piece[p];
-            if (q->n_src > 1 || (q->n_src == 1 && from->dev[q->src[0]] != to->dev[i])) return false;
+            if (q->n_src > 1 || (q->n_src == 1 && from->dev[q->src] != to->dev[i])) return false;
         }
     }
     return true;
@@ -235,17 +349,20 @@ static bool is_local(const dt_reshard *r, const dt_mesh *from, const dt_mesh *to
 dt_status dt_reshard_build(const dt_meta *from, const dt_meta *to, dt_arena *arena, dt_reshard *out) {
     job j = {.from = from, .to = to, .arena = arena, .same_mesh = from->mesh == to->mesh};
     name_twins(&j);
-    dt_reshard r = {.dev = DT_ARENA_ARRAY(arena, dt_reshard_dev, to->mesh->n)};
-    if (!r.dev) return dt_fail(DT_E_NOMEM, "redistribute: out of host memory");
-    for (int i = 0; i < to->mesh->n; i++) DT_TRY(device_pieces(&j, i, &r.dev[i]));
+    find_walks(&j);
+    dt_reshard r = {.dev = DT_ARENA_ARRAY(arena, dt_reshard_dev, to->mesh->n), .like = DT_ARENA_ARRAY(arena, int, to->mesh->n)};
+    if (!r.dev || !r.like) return dt_fail(DT_E_NOMEM, "redistribute: out of host memory");
+    DT_TRY(find_steps(&j, &r));
+    DT_TRY(all_pieces(&j, &r));
     int wanted = 0;
     for (int k = 0; k < from->mesh->ndim; k++)
-        if (from->place[k].kind == DT_PARTIAL && !partial_stays(&j, k)) {
+        if (reduced(&j, k)) {
             r.reduce = (dt_reduce)from->place[k].reduce;
             if (j.same_mesh && to->place[k].kind == DT_REPLICATE) wanted += from->mesh->dim[k] > 1;
         }
     r.local = is_local(&r, from->mesh, to->mesh);
     r.all_reduce = wanted > 0 && !r.local;
+    find_involved(&j, &r);
     DT_TRY(name(&j, &r));
     *out = r;
     return DT_OK;

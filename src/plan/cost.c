@@ -277,7 +277,7 @@ void dt_cost_traffic(const dt_hardware *h, const dt_coll *c, dt_traffic *t, int 
         for (int phase = 0; phase < 2; phase++)
             for (int i = 0; i < c->party[p].n_pulls[phase]; i++) {
                 const dt_pull *pull = &c->party[p].pull[phase][i];
-                double bytes = (double)dt_view_numel(&pull->dst) * (double)dt_dtype_size(pull->dst.dtype);
+                double bytes = (double)dt_view_numel(pull->dst) * (double)dt_dtype_size(pull->dst->dtype);
                 for (int k = 0; k < pull->n_src; k++) {
                     int q = pull->src[k].party;
                     if (q == p) continue;

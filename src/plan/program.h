@@ -51,21 +51,27 @@ typedef struct dt_operand {
 typedef struct dt_pull_src {
     int32_t party;
     bool from_out;
-    dt_view view;   /* data unset */
-    int64_t offset; /* bytes from the party's operand */
+    const dt_view *view; /* data unset; NULL: the pull's */
+    int64_t offset;      /* bytes from the party's operand, besides the pull's `shift` */
 } dt_pull_src;
+/* Views, sources and whole lists of pulls are shared where they are equal, so that a plan grows with its devices and not with their pairs. */
 typedef struct dt_pull {
-    dt_view dst;
+    const dt_view *dst; /* data unset */
     int64_t offset;
     int n_src; /* 0: fill with zero */
-    dt_pull_src *src;
+    const dt_pull_src *src;
+    const dt_view *view; /* of the sources that have none of their own */
+    int64_t shift;
 } dt_pull;
+static inline const dt_view *dt_pull_view(const dt_pull *p, int k) { return p->src[k].view ? p->src[k].view : p->view; }
+static inline int64_t dt_pull_offset(const dt_pull *p, int k) { return p->src[k].offset + p->shift; }
 typedef struct dt_party {
     dt_device device;
-    dt_operand in, out; /* slot -1: takes no part on that side */
+    int32_t group;      /* who it meets: parties of other groups exchange nothing with it */
     int64_t bytes_sent; /* what the others read from it */
     int n_pulls[2];
-    dt_pull *pull[2];
+    int32_t list[2];  /* the first party with this list of pulls: itself, or an earlier one */
+    dt_pull *pull[2]; /* in phase 1 a list may contain the party's own output: nothing to do */
 } dt_party;
 /* An exchange: every party sends rows to the parties that sit with it along one mesh dimension, and how many is known at run time only. What rows
  * and counts are, and in which orders they lie: ops/expert.h. A party's operands are its rows and the counts of its shards. */
@@ -82,8 +88,10 @@ typedef struct dt_exchange {
     dt_exchange_party *party;             /* (n,) */
 } dt_exchange;
 typedef struct dt_coll {
-    int n, index;  /* index: which rendezvous of the run; -1: a party of one, nobody to meet */
-    uint32_t node; /* of the subgraph, for its site */
+    int n, n_groups;
+    int *member, *first; /* the parties of group g: member[first[g]] … member[first[g + 1] - 1], ascending. NULL: one group */
+    int index;           /* index: which rendezvous of the run; -1: a party of one, nobody to meet */
+    uint32_t node;       /* of the subgraph, for its site */
     dt_reduce reduce;
     bool two_phase;
     bool spans;       /* parties live on several nodes */
@@ -94,8 +102,12 @@ typedef struct dt_coll {
     dt_party *party;
     const dt_exchange *exchange; /* then there are no pulls, and the bytes are counted as they are read; else NULL */
 } dt_coll;
+/* Fills `member` and `first` from the parties' groups and n_groups. */
+dt_status dt_coll_group(dt_coll *c, dt_arena *arena) DT_WUR;
+bool dt_coll_meet_alike(const dt_coll *a, const dt_coll *b); /* the same devices in the same groups */
+enum { DT_MEETINGS = 8 };                                    /* counters of a group: five, and a distance */
 typedef struct dt_rendezvous {
-    _Atomic uint32_t arrived[6];
+    _Atomic uint32_t *arrived;                                  /* (n_groups, DT_MEETINGS) */
     uint64_t key;                                               /* for messages between nodes: the same on all of them */
     void *staging[2];                                           /* of a collective that spans nodes */
     void **in, **out;                                           /* (n,) addresses of the parties' operands */

@@ -167,28 +167,40 @@ static dt_status get_fused(reader *r, const dt_fused **out) {
 
 /* ---- collectives ---------------------------------------------------------------------------------------------------------------------------------- */
 static void put_pull(dt_wire *w, const dt_pull *q) {
-    put_view(w, &q->dst);
+    put_view(w, q->dst);
     dt_wire_i64(w, q->offset);
     dt_wire_u64(w, (uint64_t)q->n_src);
     for (int k = 0; k < q->n_src; k++) {
         dt_wire_u64(w, (uint64_t)q->src[k].party);
-        dt_wire_u64(w, q->src[k].from_out);
-        put_view(w, &q->src[k].view);
-        dt_wire_i64(w, q->src[k].offset);
+        bool alike = k && dt_pull_view(q, k) == dt_pull_view(q, k - 1);
+        dt_wire_u64(w, q->src[k].from_out | (unsigned)alike << 1);
+        if (!alike) put_view(w, dt_pull_view(q, k));
+        dt_wire_i64(w, dt_pull_offset(q, k));
     }
 }
 static dt_status get_pull(reader *r, const dt_coll *c, dt_pull *q) {
-    get_view(r->u, &q->dst);
+    dt_view *v = DT_ARENA_NEW(&r->p->arena, dt_view);
+    if (!v) return no_memory();
+    get_view(r->u, v);
+    q->dst = v;
     q->offset = dt_unwire_i64(r->u);
     q->n_src = (int)dt_unwire_count(r->u, DT_MAX_DEVICES);
-    q->src = NEW(r, dt_pull_src, q->n_src);
-    if (!q->src) return no_memory();
+    dt_pull_src *src = NEW(r, dt_pull_src, q->n_src);
+    if (!src) return no_memory();
+    q->src = src;
     for (int k = 0; k < q->n_src && !r->u->bad; k++) {
-        q->src[k].party = (int32_t)dt_unwire_count(r->u, c->pulled ? UINT16_MAX : (size_t)c->n - 1);
-        q->src[k].from_out = dt_unwire_count(r->u, 1) != 0;
-        get_view(r->u, &q->src[k].view);
-        q->src[k].offset = dt_unwire_i64(r->u);
-        if (q->src[k].offset < 0) r->u->bad = true;
+        src[k].party = (int32_t)dt_unwire_count(r->u, c->pulled ? UINT16_MAX : (size_t)c->n - 1);
+        size_t flags = dt_unwire_count(r->u, 3);
+        src[k].from_out = flags & 1;
+        if (flags & 2 && k)
+            src[k].view = src[k - 1].view;
+        else {
+            if (!(v = DT_ARENA_NEW(&r->p->arena, dt_view))) return no_memory();
+            get_view(r->u, v);
+            src[k].view = v;
+        }
+        src[k].offset = dt_unwire_i64(r->u);
+        if (src[k].offset < 0) r->u->bad = true;
     }
     if (q->offset < 0) r->u->bad = true;
     return r->u->bad ? bad("a transfer") : DT_OK;
@@ -244,15 +256,35 @@ static void put_coll(dt_wire *w, const dt_coll *c) {
     dt_wire_text(w, c->kind);
     dt_wire_text(w, c->mesh_dim);
     dt_wire_i64(w, c->bytes_moved);
+    dt_wire_u64(w, (uint64_t)c->n_groups);
     for (int i = 0; i < c->n; i++) {
         const dt_party *y = &c->party[i];
         dt_wire_u64(w, y->device);
+        dt_wire_u64(w, (uint64_t)y->group);
         for (int phase = 0; phase < 2; phase++) {
+            dt_wire_u64(w, (uint64_t)y->list[phase]);
+            if (y->list[phase] != i) continue;
             dt_wire_u64(w, (uint64_t)y->n_pulls[phase]);
             for (int k = 0; k < y->n_pulls[phase]; k++) put_pull(w, &y->pull[phase][k]);
         }
     }
     put_exchange(w, c);
+}
+/* Whom a party reads from, it must meet; and in the second phase every pull has its one source. */
+static dt_status check_groups(const dt_coll *c) {
+    for (int i = 0; i < c->n && !c->pulled; i++) {
+        const dt_party *y = &c->party[i];
+        for (int phase = 0; phase < 2; phase++)
+            for (int k = 0; k < y->n_pulls[phase]; k++) {
+                const dt_pull *p = &y->pull[phase][k];
+                if (phase && p->n_src != 1) return bad("a transfer");
+                for (int s = 0; s < p->n_src; s++)
+                    if (c->party[p->src[s].party].group != y->group) return bad("a collective's groups");
+            }
+        for (int g = 0; c->exchange && g < c->exchange->groups; g++)
+            if (c->party[c->exchange->party[i].peer[g]].group != y->group) return bad("a collective's groups");
+    }
+    return DT_OK;
 }
 static dt_status get_coll(reader *r, dt_coll **out) {
     dt_coll *c = DT_ARENA_NEW(&r->p->arena, dt_coll);
@@ -268,13 +300,22 @@ static dt_status get_coll(reader *r, dt_coll **out) {
     c->mesh_dim = dt_unwire_text(r->u);
     c->bytes_moved = dt_unwire_i64(r->u);
     if (r->u->bad || c->n < 1 || c->index < -1 || c->index >= r->n_colls) return bad("a collective");
+    c->n_groups = (int)dt_unwire_count(r->u, (size_t)c->n);
     c->party = NEW(r, dt_party, c->n);
     if (!c->party) return no_memory();
     for (int i = 0; i < c->n; i++) {
         dt_party *y = &c->party[i];
         y->device = (dt_device)dt_unwire_count(r->u, UINT32_MAX);
-        y->in = y->out = (dt_operand){-1, 0};
+        y->group = (int32_t)dt_unwire_count(r->u, (size_t)c->n - 1);
+        if (y->group >= c->n_groups) return bad("a collective's groups");
         for (int phase = 0; phase < 2; phase++) {
+            y->list[phase] = (int32_t)dt_unwire_count(r->u, (size_t)i);
+            const dt_party *other = &c->party[y->list[phase]];
+            if (y->list[phase] != i) {
+                y->n_pulls[phase] = other->n_pulls[phase];
+                y->pull[phase] = other->pull[phase];
+                continue;
+            }
             y->n_pulls[phase] = (int)dt_unwire_count(r->u, MAX_LIST);
             if (r->u->bad || (size_t)y->n_pulls[phase] > r->u->n) return bad("a collective");
             y->pull[phase] = NEW(r, dt_pull, y->n_pulls[phase]);
@@ -282,8 +323,10 @@ static dt_status get_coll(reader *r, dt_coll **out) {
             for (int k = 0; k < y->n_pulls[phase]; k++) DT_TRY(get_pull(r, c, &y->pull[phase][k]));
         }
     }
+    DT_TRY(get_exchange(r, c));
+    DT_TRY(check_groups(c));
     *out = c;
-    return get_exchange(r, c);
+    return dt_coll_group(c, &r->p->arena);
 }
 
 /* ---- instructions ------------------------------------------------------------------------------------------------------------------------------------ */
@@ -421,7 +464,7 @@ static dt_status check_buckets(const dt_program *p, int q) {
         if (also >= (uint32_t)(p->n_instr[q] - i)) return bad("a bucket of collectives");
         for (uint32_t k = 0; also && k <= also; k++) {
             const dt_instr *s = &p->instr[q][(uint32_t)i + k];
-            if (s->kind != DT_I_COLL || s->coll->index < 0 || s->coll->n != p->instr[q][i].coll->n) return bad("a bucket of collectives");
+            if (s->kind != DT_I_COLL || s->coll->index < 0 || !dt_coll_meet_alike(s->coll, p->instr[q][i].coll)) return bad("a bucket of collectives");
         }
     }
     return DT_OK;

@@ -21,12 +21,33 @@ static bool mesh_equal(const dt_mesh *a, const dt_mesh *b) {
            !memcmp(a->dev, b->dev, (size_t)a->n * sizeof *a->dev);
 }
 
+/* Positions in the order of their devices: a heap sort, in place. */
+static void sort_devices(const dt_mesh *m, int32_t *p) {
+    for (int i = 0; i < m->n; i++) p[i] = i;
+    for (int n = m->n, start = n / 2; n > 1;) {
+        if (start)
+            start--;
+        else {
+            int32_t t = p[--n];
+            p[n] = p[0];
+            p[0] = t;
+        }
+        for (int at = start, kid; (kid = 2 * at + 1) < n; at = kid) {
+            if (kid + 1 < n && m->dev[p[kid + 1]] > m->dev[p[kid]]) kid++;
+            if (m->dev[p[at]] >= m->dev[p[kid]]) break;
+            int32_t t = p[at];
+            p[at] = p[kid];
+            p[kid] = t;
+        }
+    }
+}
+
 static dt_status mesh_check(const dt_mesh *m, const char *const *names) {
-    for (int i = 0; i < m->n; i++)
-        for (int j = 0; j < i; j++)
-            if (m->dev[i] == m->dev[j])
-                return dt_fail(DT_E_VALUE, "device mesh: device %s:%u appears twice", dt_device_type_name(dt_device_kind(m->dev[i])),
-                               dt_device_index(m->dev[i]));
+    for (int i = 0; i + 1 < m->n; i++) {
+        dt_device d = m->dev[m->sorted[i]];
+        if (d == m->dev[m->sorted[i + 1]])
+            return dt_fail(DT_E_VALUE, "device mesh: device %s:%u appears twice", dt_device_type_name(dt_device_kind(d)), dt_device_index(d));
+    }
     for (int i = 0; names && i < m->ndim; i++)
         for (int j = 0; j < i; j++)
             if (names[i] && names[i][0] && names[j] && !strcmp(names[i], names[j]))
@@ -65,7 +86,7 @@ dt_status dt_mesh_intern(int ndim, const int64_t *dims, const dt_device *devices
         n *= dims[i];
         if (n > DT_MAX_DEVICES) return dt_fail(DT_E_VALUE, "device mesh: more than %d devices", DT_MAX_DEVICES);
     }
-    dt_mesh *m = dt_calloc(1, sizeof *m + (size_t)n * sizeof *m->dev);
+    dt_mesh *m = dt_calloc(1, sizeof *m + (size_t)n * (sizeof *m->dev + sizeof *m->sorted));
     if (!m) return dt_fail(DT_E_NOMEM, "device mesh: out of host memory");
     m->ndim = ndim;
     m->n = (int)n;
@@ -73,6 +94,9 @@ dt_status dt_mesh_intern(int ndim, const int64_t *dims, const dt_device *devices
     for (int i = 0; i < ndim; i++) m->wire[i] = DT_LINK_LOCAL;
     for (int i = 0; names && i < ndim; i++) snprintf(m->name[i], sizeof m->name[i], "%s", names[i] ? names[i] : "");
     memcpy(m->dev, devices, (size_t)n * sizeof *m->dev);
+    int32_t *sorted = (int32_t *)(m->dev + n);
+    sort_devices(m, sorted);
+    m->sorted = sorted;
     dt_status s = mesh_check(m, names);
     if (s) {
         dt_free(m);
@@ -106,9 +130,15 @@ int dt_mesh_index(const dt_mesh *m, const int64_t *coords) {
 }
 
 int dt_mesh_find(const dt_mesh *m, dt_device d) {
-    for (int i = 0; i < m->n; i++)
-        if (m->dev[i] == d) return i;
-    return -1;
+    int lo = 0, hi = m->n;
+    while (lo < hi) {
+        int mid = (lo + hi) / 2;
+        if (m->dev[m->sorted[mid]] < d)
+            lo = mid + 1;
+        else
+            hi = mid;
+    }
+    return lo < m->n && m->dev[m->sorted[lo]] == d ? m->sorted[lo] : -1;
 }
 
 void dt_mesh_print(const dt_mesh *m, dt_str *s) {

@@ -35,6 +35,7 @@ typedef struct dt_mesh {
     int64_t dim[DT_MAX_MESH_DIM]; /* >= 1 */
     char name[DT_MAX_MESH_DIM][16];
     dt_link wire[DT_MAX_MESH_DIM]; /* no part of the identity; the client's thread alone reads and sets it */
+    const int32_t *sorted;         /* (n,) positions in the order of their devices; behind dev */
     dt_device dev[];               /* (n,) row-major */
 } dt_mesh;
 

@@ -33,7 +33,8 @@ static size_t run_carve(const dt_plan *p, char *base, dt_run **out) {
     for (int i = 0; i < p->n_colls; i++) {
         size_t n = p->coll[i] ? sizeof(void *) * (size_t)p->coll[i]->n : 0; /* a node knows its own collectives only */
         void *in = carve(&l, n), *o = carve(&l, n), *e = carve(&l, n);
-        if (base) meet[i] = (dt_rendezvous){.in = in, .out = o, .error = e};
+        void *arrived = carve(&l, p->coll[i] ? sizeof(uint32_t) * DT_MEETINGS * (size_t)p->coll[i]->n_groups : 0);
+        if (base) meet[i] = (dt_rendezvous){.arrived = arrived, .in = in, .out = o, .error = e};
     }
     if (base) *out = r;
     return (size_t)(l.at - base);

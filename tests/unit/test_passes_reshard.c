@@ -46,7 +46,7 @@ static double carry_out(const dt_meta *from, const dt_reshard *r, int pos, const
         for (int d = 0; d < from->ndim; d++) in &= at[d] >= q->box.lo[d] && at[d] < q->box.lo[d] + q->box.len[d];
         if (!in) continue;
         ++*found;
-        for (int s = 0; s < q->n_src; s++) v += held(from, q->src[s], linear(from, at));
+        for (int s = 0; s < q->n_src; s++) v += held(from, q->src + r->step[s], linear(from, at));
     }
     return v;
 }

@@ -52,8 +52,8 @@ typedef struct coll_price {
     double latency, moving;
     dt_traffic *party; /* (n,) */
     int *program;      /* (n,) the parties' */
-    int arrived;       /* of the run under way */
-    double last;
+    int *arrived;      /* (n_groups,) of the run under way */
+    double *last;      /* (n_groups,) */
 } coll_price;
 typedef struct priced {
     uint32_t hardware; /* whose prices: dt_hardware_generation */
@@ -75,7 +75,9 @@ static dt_status price_colls(const dt_hardware *h, dt_plan *p, priced *x) {
         y->party = DT_ARENA_ARRAY(&p->arena, dt_traffic, c->n);
         y->program = DT_ARENA_ARRAY(&p->arena, int, c->n);
         int *seen = dt_malloc(sizeof *seen * (size_t)(c->n + 1));
-        if (!y->party || !y->program || !seen) {
+        y->arrived = DT_ARENA_ARRAY(&p->arena, int, c->n_groups);
+        y->last = DT_ARENA_ARRAY(&p->arena, double, c->n_groups);
+        if (!y->party || !y->program || !y->arrived || !y->last || !seen) {
             dt_free(seen);
             return no_memory();
         }
@@ -104,7 +106,7 @@ static void pulled_traffic(const dt_hardware *h, const dt_run_part *part, const 
             dt_device from = slot >= 0 && slot < prog->n_ext ? part->buf[slot]->device : prog->device;
             if (from == prog->device) continue;
             int l = dt_cost_level(h, from, prog->device);
-            t->in[l] += (double)dt_view_numel(&me->pull[0][i].dst) * (double)dt_dtype_size(me->pull[0][i].dst.dtype);
+            t->in[l] += (double)dt_view_numel(me->pull[0][i].dst) * (double)dt_dtype_size(me->pull[0][i].dst->dtype);
             t->peers[l]++;
         }
 }
@@ -336,8 +338,11 @@ static void go_one(dt_run *r, priced *x, going *all, int i, int *todo, int *n_to
         for (int q = 0; q < 2; q++)
             while (g->q[q].next < l->n[q]) {
                 const price *y = &l->at[q][g->q[q].next];
-                const dt_coll *c = y->meets ? prog->instr[q][g->q[q].instr].coll : NULL;
+                const dt_instr *s = &prog->instr[q][g->q[q].instr];
+                const dt_coll *c = y->meets ? s->coll : NULL;
                 coll_price *m = c ? &x->coll[c->index] : NULL;
+                int group = c ? c->party[s->party].group : 0, first = c && c->member ? c->first[group] : 0;
+                int size = !c ? 0 : c->member ? c->first[group + 1] - first : c->n;
                 double at;
                 if (!g->stuck[q]) {
                     if (!ready(g, q, y, &at)) break;
@@ -347,15 +352,17 @@ static void go_one(dt_run *r, priced *x, going *all, int i, int *todo, int *n_to
                         continue;
                     }
                     g->q[q].at = at;
-                    m->last = m->arrived++ ? fmax(m->last, at) : at;
+                    m->last[group] = m->arrived[group]++ ? fmax(m->last[group], at) : at;
                     g->stuck[q] = true;
-                    if (m->arrived < c->n) break;
-                    for (int k = 0; k < c->n; k++) /* the last one: all go on */
-                        if (m->program[k] != i) todo[(*n_todo)++] = m->program[k];
+                    if (m->arrived[group] < size) break;
+                    for (int k = 0; k < size; k++) { /* the last one: all go on */
+                        int who = m->program[c->member ? c->member[first + k] : k];
+                        if (who != i) todo[(*n_todo)++] = who;
+                    }
                 }
-                if (!m || m->arrived < c->n) break;
+                if (!m || m->arrived[group] < size) break;
                 g->stuck[q] = false;
-                advance(g, q, y, m->last, m->last + y->seconds);
+                advance(g, q, y, m->last[group], m->last[group] + y->seconds);
                 moved = true;
             }
     }
@@ -386,7 +393,8 @@ static dt_status go(dt_run *r, priced *x) {
         go_together(r, x, &m->g[0]);
         return DT_OK;
     }
-    for (int i = 0; i < p->n_colls; i++) x->coll[i].arrived = 0;
+    for (int i = 0; i < p->n_colls; i++)
+        if (x->coll[i].arrived) memset(x->coll[i].arrived, 0, sizeof(int) * (size_t)p->coll[i]->n_groups);
     int n_todo = 0;
     for (int i = 0; i < p->n_programs; i++) {
         go_one(r, x, m->g, i, m->todo, &n_todo);
