@@ -65,8 +65,8 @@ static void OF(load_transposed)(const dt_view *v, int64_t at, int64_t rows, int6
     }
 }
 
-/* Add the mask to a row of scores (in units of log 2); columns that must not be seen become -inf. */
-static void OF(mask_row)(const att *s, int64_t mask_at, int64_t row, int64_t j0, int64_t cols, T *x) {
+/* Add the mask to a row of scores (in units of log 2); columns that must not be seen become -inf, and those from cols to wide. */
+static void OF(mask_row)(const att *s, int64_t mask_at, int64_t row, int64_t j0, int64_t cols, int64_t wide, T *x) {
     if (s->mask.data) {
         int64_t cs = s->mask_cs;
         const char *m = (const char *)s->mask.data + (size_t)(mask_at + row * s->mask_rs + j0 * cs) * dt_dtype_size(s->mask.dtype);
@@ -81,19 +81,17 @@ static void OF(mask_row)(const att *s, int64_t mask_at, int64_t row, int64_t j0,
     }
     if (s->causal) /* key j0 + j is seen by rows from it on */
         for (int64_t j = s->d0 + row - j0 + 1 < 0 ? 0 : s->d0 + row - j0 + 1; j < cols; j++) x[j] = -(T)INFINITY;
-    for (int64_t j = cols; j < ATT_BC; j++) x[j] = -(T)INFINITY;
+    for (int64_t j = cols; j < wide; j++) x[j] = -(T)INFINITY;
 }
 
-/* One row of scores to weights; the running maximum, sum and output row follow. */
-static inline void OF(softmax_row)(T *x, T *max, V *sum, T *o, int64_t ep) {
+/* One row of scores (wide of them, whole vectors) to weights; the running maximum, sum and output row follow. */
+static inline void OF(softmax_row)(T *x, int64_t wide, T *max, V *sum, T *o, int64_t ep) {
     V top = *(const V *)x;
-#pragma GCC unroll 16
-    for (int j = LANES; j < ATT_BC; j += LANES) top = MAX(top, *(const V *)(x + j));
+    for (int64_t j = LANES; j < wide; j += LANES) top = MAX(top, *(const V *)(x + j));
     T m = HMAX(top);
     if (!(m > *max)) m = *max;
     V base = (V){0} + (m == -(T)INFINITY ? 0 : m), total = {0};
-#pragma GCC unroll 16
-    for (int j = 0; j < ATT_BC; j += LANES) {
+    for (int64_t j = 0; j < wide; j += LANES) {
         V p = OF(exp2_vec)(*(const V *)(x + j) - base);
         *(V *)(x + j) = p;
         total += p;
@@ -163,8 +161,8 @@ static void OF(forward_tile)(const att *s, const att_at *b, int64_t i0, int64_t 
             OF(micro_tile)(m, wide, D, qs + i * D, D, 1, kt, ATT_BC, x, ATT_BC, false);
             bool plain = !s->mask.data && nk == ATT_BC && (!s->causal || s->d0 + i0 + i - j0 + 1 >= ATT_BC);
             for (int64_t r = 0; r < m; r++) {
-                if (!plain) OF(mask_row)(s, b->mask, i0 + i + r, j0, seen, x + r * ATT_BC);
-                OF(softmax_row)(x + r * ATT_BC, &max[i + r], &sum[i + r], o + (i + r) * ep, ep);
+                if (!plain) OF(mask_row)(s, b->mask, i0 + i + r, j0, seen, wide, x + r * ATT_BC);
+                OF(softmax_row)(x + r * ATT_BC, wide, &max[i + r], &sum[i + r], o + (i + r) * ep, ep);
                 if (s->dropout > 0) OF(drop_row)(s, b, i0 + i + r, j0, seen, x + r * ATT_BC);
             }
             OF(micro_tile)(m, ep, seen, x, ATT_BC, 1, vp, ep, o + i * ep, ep, true);
@@ -195,36 +193,40 @@ static void OF(delta_rows)(const att *s, const att_at *b, int64_t i0, int64_t ro
     }
 }
 
-/* One block of keys of one key head: the query rows of one query head. p, ds: weights and their gradients, ATT_BR x ATT_BC. */
+/* One block of keys of one key head: the query rows of one query head. p, ds: weights and their gradients, ATT_BR x ATT_BC, of which the first
+ * `seen` columns count (`wide` in whole vectors): no row of the tile sees the others. */
 typedef struct OF(block) {
     const T *kt, *vt, *kp;
     T *dk, *dv, *qs, *gs, *p, *ds;
-    int64_t j0, nk, dp, ep;
+    int64_t j0, nk, dp, ep, seen, wide;
 } OF(block);
 
 static void OF(weights_row)(const att *s, const att_at *b, const OF(block) * w, int64_t row, T *p, T *ds) {
     T lse = *OF(lse_at)(s, b, row) * (T)LOG2E, delta = *OF(delta_at)(s, b, row);
     if (lse == -(T)INFINITY) lse = 0;
     bool plain = !s->mask.data && w->nk == ATT_BC && (!s->causal || s->d0 + row - w->j0 + 1 >= ATT_BC);
-    if (!plain) OF(mask_row)(s, b->mask, row, w->j0, w->nk, p);
-    if (s->dropout > 0) OF(drop_row)(s, b, row, w->j0, w->nk, ds);
-    for (int j = 0; j < ATT_BC; j += LANES) {
+    if (!plain) OF(mask_row)(s, b->mask, row, w->j0, w->seen, w->wide, p);
+    if (s->dropout > 0) OF(drop_row)(s, b, row, w->j0, w->seen, ds);
+    for (int64_t j = 0; j < w->wide; j += LANES) {
         V e = OF(exp2_vec)(*(const V *)(p + j) - lse);
         *(V *)(p + j) = e;
         *(V *)(ds + j) = e * (*(const V *)(ds + j) - delta);
     }
-    if (s->dropout > 0) OF(drop_row)(s, b, row, w->j0, w->nk, p);
+    if (s->dropout > 0) OF(drop_row)(s, b, row, w->j0, w->seen, p);
 }
 
-static void OF(backward_rows)(const att *s, const att_at *b, const OF(block) * w, int64_t i0, int64_t rows) {
+static void OF(backward_rows)(const att *s, const att_at *b, OF(block) * w, int64_t i0, int64_t rows) {
+    w->seen = w->nk;
+    if (s->causal && s->d0 + i0 + rows - w->j0 < w->nk) w->seen = s->d0 + i0 + rows - w->j0;
+    w->wide = (w->seen + LANES - 1) / LANES * LANES;
     OF(load_rows)(s, &s->q, b->q + i0 * s->q.stride[s->q.ndim - 2], rows, s->D, (T)(s->scale * LOG2E), w->qs, w->dp);
     OF(load_rows)(s, &s->gy, b->gy + i0 * s->gy.stride[s->gy.ndim - 2], rows, s->E, 1, w->gs, w->ep);
-    OF(micro_tile)(rows, ATT_BC, s->D, w->qs, w->dp, 1, w->kt, ATT_BC, w->p, ATT_BC, false);
-    OF(micro_tile)(rows, ATT_BC, s->E, w->gs, w->ep, 1, w->vt, ATT_BC, w->ds, ATT_BC, false);
+    OF(micro_tile)(rows, w->wide, s->D, w->qs, w->dp, 1, w->kt, ATT_BC, w->p, ATT_BC, false);
+    OF(micro_tile)(rows, w->wide, s->E, w->gs, w->ep, 1, w->vt, ATT_BC, w->ds, ATT_BC, false);
     for (int64_t i = 0; i < rows; i++) OF(weights_row)(s, b, w, i0 + i, w->p + i * ATT_BC, w->ds + i * ATT_BC);
-    OF(micro_tile)(w->nk, w->ep, rows, w->p, 1, ATT_BC, w->gs, w->ep, w->dv, w->ep, true);
-    OF(micro_tile)(w->nk, w->dp, rows, w->ds, 1, ATT_BC, w->qs, w->dp, w->dk, w->dp, true);
-    OF(micro_tile)(rows, w->dp, w->nk, w->ds, ATT_BC, 1, w->kp, w->dp, (T *)s->dq + (b->row + i0) * w->dp, w->dp, true);
+    OF(micro_tile)(w->seen, w->ep, rows, w->p, 1, ATT_BC, w->gs, w->ep, w->dv, w->ep, true);
+    OF(micro_tile)(w->seen, w->dp, rows, w->ds, 1, ATT_BC, w->qs, w->dp, w->dk, w->dp, true);
+    OF(micro_tile)(rows, w->dp, w->seen, w->ds, ATT_BC, 1, w->kp, w->dp, (T *)s->dq + (b->row + i0) * w->dp, w->dp, true);
 }
 
 /* A row of a key's gradients to its place: stored, or added to what an earlier step left there (then g is of type T). */
@@ -243,7 +245,7 @@ static void OF(backward_head)(const att *s, const att_at *b, int group, int64_t 
     T dk[ATT_BC * dp] __attribute__((aligned(64))), dv[ATT_BC * ep] __attribute__((aligned(64)));
     T qs[ATT_BR * dp] __attribute__((aligned(64))), gs[ATT_BR * ep] __attribute__((aligned(64)));
     T p[ATT_BR * ATT_BC] __attribute__((aligned(64))), ds[ATT_BR * ATT_BC] __attribute__((aligned(64)));
-    OF(block) w = {kt, vt, kp, dk, dv, qs, gs, p, ds, 0, 0, dp, ep};
+    OF(block) w = {kt, vt, kp, dk, dv, qs, gs, p, ds, 0, 0, dp, ep, 0, 0};
     for (w.j0 = 0; w.j0 < s->S; w.j0 += ATT_BC) {
         w.nk = s->S - w.j0 < ATT_BC ? s->S - w.j0 : ATT_BC;
         int64_t krs = s->k.stride[s->k.ndim - 2];
@@ -254,7 +256,11 @@ static void OF(backward_head)(const att *s, const att_at *b, int group, int64_t 
         memset(dv, 0, sizeof dv);
         int64_t first = s->causal && w.j0 > s->d0 ? w.j0 - s->d0 : 0;
         for (int h = 0; h < group; h++)
-            for (int64_t i = first; i < s->L; i += ATT_BR) OF(backward_rows)(s, &b[h], &w, i, s->L - i < ATT_BR ? s->L - i : ATT_BR);
+            for (int64_t i = first, n; i < s->L; i += n) {
+                n = s->causal && s->d0 + i < w.j0 + w.nk ? ATT_BR / 3 : ATT_BR; /* low tiles along the diagonal: they see fewer keys */
+                if (n > s->L - i) n = s->L - i;
+                OF(backward_rows)(s, &b[h], &w, i, n);
+            }
         for (int64_t j = 0; j < w.nk; j++) {
             for (int64_t d = 0; d < D; d++) dk[j * dp + d] *= (T)(1 / LOG2E);
             OF(store_key_row)(s, dk + j * dp, D, s->gk, kv_row + w.j0 + j);
