@@ -248,11 +248,19 @@ static void push_sync(void *f, dt_device_state *s) {
     dt_device_push(s, (dt_item){DT_ITEM_SYNC, f});
 }
 
-static void on_sync(dt_future *f) {
+static void on_sync(dt_future *f, uint32_t trace) {
     dt_engine_dispatch();
     atomic_store(&f->parts, (uint32_t)dt_the_devices.n_started + 1);
     dt_devices_each(push_sync, f);
     if (DT_UNLIKELY(dt_nodes > 1)) dt_remote_sync(f);
+    dt_future_part(f, NULL);
+    dt_future_unref(f);
+}
+
+static void on_trace(dt_future *f, uint32_t trace) {
+    dt_engine_dispatch();
+    atomic_store(&f->parts, 1);
+    if (DT_UNLIKELY(dt_nodes > 1)) dt_remote_trace(f, trace == 1);
     dt_future_part(f, NULL);
     dt_future_unref(f);
 }
@@ -292,7 +300,7 @@ static size_t on_record(dt_engine *e, const uint64_t *w) {
     case DT_REC_DROP: on_drop(e, (uint32_t)(w[0] >> 8)); return 1;
     case DT_REC_HOST: on_host(w); return 5;
     case DT_REC_FETCH: on_fetch(w); return 4;
-    case DT_REC_SYNC: on_sync((dt_future *)(uintptr_t)w[1]); return 2;
+    case DT_REC_SYNC: (n_in ? on_trace : on_sync)((dt_future *)(uintptr_t)w[1], n_in); return 2;
     case DT_REC_LIMIT: on_limit((dt_device)w[1], (int64_t)w[2], n_in); return 3;
     case DT_REC_STATS: on_stats((dt_device)w[1], (dt_memory_stats *)(uintptr_t)w[2], (dt_future *)(uintptr_t)w[3], n_in); return 4;
     case DT_REC_STOP: break;

@@ -21,6 +21,7 @@ typedef struct request { /* an answer that is awaited */
     dt_future *future;
     dt_view dst;            /* DATA */
     dt_memory_stats *stats; /* STATS */
+    uint64_t asked;         /* TRACE: when, ns */
 } request;
 
 typedef struct ids { /* numbers of a node's buffers. The smallest free one is given: a repeated step gets the same numbers, and is sent as a repeat */
@@ -123,6 +124,27 @@ static void on_done(dt_unwire *u, int from) {
     dt_error_unref(e);
 }
 
+/* Events of a node, by its clock; between hosts the answer's middle stands for now. */
+static void on_events(dt_unwire *u, int from) {
+    request *r = request_take(dt_unwire_u64(u), from);
+    uint64_t there = dt_unwire_u64(u), now = dt_trace_now(), dropped = dt_unwire_u64(u);
+    bool same_clock = !strcmp(dt_net_host(from), dt_net_host(0));
+    uint64_t shift = same_clock || !r ? 0 : r->asked + (now - r->asked) / 2 - there;
+    for (const char *lane; !u->bad && *(lane = dt_unwire_text(u));) {
+        dt_event e = {.name = dt_unwire_text(u)};
+        e.begin = dt_unwire_u64(u) + shift;
+        e.end = e.begin + dt_unwire_u64(u);
+        e.a = dt_unwire_u64(u);
+        e.b = dt_unwire_u64(u);
+        e.site = (uint32_t)dt_unwire_count(u, UINT32_MAX);
+        e.kind = (uint16_t)dt_unwire_count(u, DT_TRACE_FETCH);
+        e.device = (int16_t)(dt_unwire_count(u, INT16_MAX + 1) - 1);
+        if (!u->bad) dt_trace_foreign(lane, &e);
+    }
+    dt_trace_drop(dropped);
+    if (r) complete(r, NULL);
+}
+
 static void on_stats(dt_unwire *u, int from) {
     request *r = request_take(dt_unwire_u64(u), from);
     dt_memory_stats m;
@@ -141,6 +163,7 @@ static void on_message(void *ctx, int from, const void *data, size_t bytes) {
         case DT_R_DATA: on_data(&u, from); break;
         case DT_R_DONE: on_done(&u, from); break;
         case DT_R_STATS: on_stats(&u, from); break;
+        case DT_R_TRACE: on_events(&u, from); break;
         case DT_R_CREDIT:
             atomic_store(&remote.taken[from], dt_unwire_u64(&u));
             atomic_fetch_add(&remote.credit, 1);
@@ -462,6 +485,21 @@ void dt_remote_sync(dt_future *f) {
         dt_future_ref(f);
         atomic_fetch_add(&f->parts, 1);
         put_request(entry(node, DT_M_SYNC), node, r->id);
+    }
+    dt_remote_flush();
+}
+
+void dt_remote_trace(dt_future *f, bool on) {
+    for (int node = 1; node < dt_nodes; node++) {
+        request *r = on || atomic_load(&remote.lost[node]) ? NULL : request_new(node, f);
+        if (!on && !r) continue;
+        dt_wire *w = entry(node, DT_M_TRACE);
+        dt_wire_u64(w, on);
+        if (on) continue;
+        r->asked = dt_trace_now();
+        put_request(w, node, r->id);
+        dt_future_ref(f);
+        atomic_fetch_add(&f->parts, 1);
     }
     dt_remote_flush();
 }

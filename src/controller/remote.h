@@ -16,6 +16,8 @@ void dt_remote_flush(void); /* send what collected */
 /* The same from the controller's loop. idle: the client pauses. Else it waits for more, at most 20 ms, in growing intervals: how many messages a step is does
  * not depend on how many calls it has. */
 void dt_remote_flush_some(bool idle);
+/* Other nodes begin to log events, or end: then f, which gets a part a node, completes when what they logged has become events of this process. */
+void dt_remote_trace(dt_future *f, bool on);
 
 /* Buffers on another node for the results of program i; its external slots are filled like local ones. */
 dt_status dt_remote_bind(const dt_plan *p, int i, dt_binding *b) DT_WUR;

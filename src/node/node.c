@@ -17,6 +17,7 @@
 #include "plan/history.h"
 #include "plan/remote.h"
 #include "plan/serial.h"
+#include "plan/trace.h"
 #include "worker/devices.h"
 
 enum { CREDIT_EVERY = 32 };
@@ -369,6 +370,37 @@ static dt_status on_stats(dt_unwire *u) {
     return DT_OK;
 }
 
+static void put_event(void *ctx, const char *lane, const dt_event *e) {
+    dt_wire *w = ctx;
+    dt_wire_text(w, lane);
+    dt_wire_text(w, e->name ? e->name : "");
+    dt_wire_u64(w, e->begin);
+    dt_wire_u64(w, e->end - e->begin);
+    dt_wire_u64(w, e->a);
+    dt_wire_u64(w, e->b);
+    dt_wire_u64(w, e->site);
+    dt_wire_u64(w, e->kind);
+    dt_wire_u64(w, (uint64_t)(e->device + 1));
+}
+
+static dt_status on_trace(dt_unwire *u) {
+    if (dt_unwire_count(u, 1)) {
+        dt_trace_start();
+        return DT_OK;
+    }
+    uint64_t id = request_id(u);
+    dt_wire w = {0};
+    dt_trace_stop();
+    dt_wire_u64(&w, DT_R_TRACE);
+    dt_wire_u64(&w, id);
+    dt_wire_u64(&w, dt_trace_now());
+    dt_wire_u64(&w, dt_trace_dropped());
+    dt_trace_each(put_event, &w);
+    dt_wire_text(&w, "");
+    answer(&w);
+    return DT_OK;
+}
+
 static dt_status on_limit(dt_unwire *u) {
     dt_device d;
     dt_device_state *s;
@@ -391,6 +423,7 @@ static dt_status on_entry(dt_unwire *u, bool *stop) {
     case DT_M_LIMIT: return on_limit(u);
     case DT_M_STATS: return on_stats(u);
     case DT_M_THREADS: dt_devices_threads_set((int)dt_unwire_count(u, 1 << 16)); return DT_OK;
+    case DT_M_TRACE: return on_trace(u);
     case DT_M_STOP: *stop = true; return DT_OK;
     default: return nonsense("an entry of no known kind");
     }

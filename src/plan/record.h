@@ -6,7 +6,7 @@
  *   DROP    header | id << 8                                the client no longer names this value
  *   HOST    header, dt_meta *, site, id, dt_hostbuf *       a value from host memory (contiguous, global); the ring owns one reference
  *   FETCH   header, id, dt_future *, site                   read a value into the future's buffer; the ring owns one reference
- *   SYNC    header, dt_future *                             completes when all work before it is done
+ *   SYNC    header, dt_future *                             completes when all work before it is done; n_in 1: other nodes begin to trace; 2: they end, and their events are here
  *   LIMIT   header, device, bytes                           set a device's memory limit (0: none); n_in 1: its budget; n_in 2: every device's
  *   STATS   header, device, dt_stats *, dt_future *         fill in memory statistics; n_in 1: and begin new peaks
  *   STOP    header

@@ -16,11 +16,13 @@ enum {
     DT_M_LIMIT,   /* device, bytes */
     DT_M_STATS,   /* request id, device */
     DT_M_THREADS, /* how many threads all devices of a node share */
+    DT_M_TRACE,   /* 1: begin to log events; or 0, request id */
     DT_M_STOP,
     /* node -> controller */
     DT_R_DATA = 64, /* request id, status; then bytes, data; or site, text */
     DT_R_DONE,      /* request id, status; site, text when it failed */
     DT_R_STATS,     /* request id, statistics */
+    DT_R_TRACE,     /* request id, now, events dropped; per event: lane, name, begin, length, a, b, site, kind, device + 1; an empty lane */
     DT_R_CREDIT,    /* runs taken up so far */
 };
 enum { DT_CREDITS = 512 /* runs that a node may have before it: bounds memory there */ };

@@ -19,6 +19,7 @@ typedef struct block {
 typedef struct log {
     struct log *next;
     char lane[32];
+    bool foreign; /* of another process: no thread here adds to it */
     _Atomic uint32_t epoch;
     block *first, *last;
 } log;
@@ -29,6 +30,7 @@ static _Atomic uint64_t dropped;
 static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
 static log *logs;
 static _Thread_local log *mine;
+static log *foreign; /* the last lane of another process that was added to */
 static _Thread_local char lane_name[32] = "client";
 
 uint64_t dt_trace_now(void) {
@@ -39,56 +41,70 @@ uint64_t dt_trace_now(void) {
 
 void dt_trace_lane(const char *name) { snprintf(lane_name, sizeof lane_name, "%s", name); }
 
-static bool log_ready(void) {
-    if (!mine) {
-        log *l = dt_calloc(1, sizeof *l);
-        if (!l) return false;
-        if (!(l->first = dt_malloc(sizeof(block)))) {
-            dt_free(l);
-            return false;
-        }
-        memcpy(l->lane, lane_name, sizeof l->lane);
-        atomic_store(&l->first->next, NULL);
-        atomic_store(&l->first->n, 0);
-        l->last = l->first;
-        pthread_mutex_lock(&lock);
-        l->next = logs;
-        logs = l;
-        pthread_mutex_unlock(&lock);
-        mine = l;
+static log *log_new(const char *lane, bool is_foreign) {
+    log *l = dt_calloc(1, sizeof *l);
+    if (!l) return NULL;
+    if (!(l->first = dt_malloc(sizeof(block)))) {
+        dt_free(l);
+        return NULL;
     }
-    uint32_t now = atomic_load_explicit(&epoch, memory_order_acquire);
-    if (atomic_load_explicit(&mine->epoch, memory_order_relaxed) == now) return true;
-    for (block *b = mine->first; b; b = atomic_load(&b->next)) atomic_store(&b->n, 0);
-    mine->last = mine->first;
-    atomic_store_explicit(&mine->epoch, now, memory_order_release);
-    return true;
+    snprintf(l->lane, sizeof l->lane, "%s", lane);
+    l->foreign = is_foreign;
+    atomic_store(&l->first->next, NULL);
+    atomic_store(&l->first->n, 0);
+    l->last = l->first;
+    pthread_mutex_lock(&lock);
+    l->next = logs;
+    logs = l;
+    pthread_mutex_unlock(&lock);
+    return l;
 }
 
-static void append(const dt_event *e) {
-    if (!log_ready()) {
-        atomic_fetch_add(&dropped, 1);
-        return;
-    }
-    block *b = mine->last;
+/* Of this epoch: emptied if it is older. */
+static void log_renew(log *l) {
+    uint32_t now = atomic_load_explicit(&epoch, memory_order_acquire);
+    if (atomic_load_explicit(&l->epoch, memory_order_relaxed) == now) return;
+    for (block *b = l->first; b; b = atomic_load(&b->next)) atomic_store(&b->n, 0);
+    l->last = l->first;
+    atomic_store_explicit(&l->epoch, now, memory_order_release);
+}
+
+static bool log_append(log *l, const dt_event *e) {
+    block *b = l->last;
     uint32_t n = atomic_load_explicit(&b->n, memory_order_relaxed);
     if (n == BLOCK) {
         block *next = atomic_load(&b->next);
         if (!next) {
-            if (!(next = dt_malloc(sizeof *next))) {
-                atomic_fetch_add(&dropped, 1);
-                return;
-            }
+            if (!(next = dt_malloc(sizeof *next))) return false;
             atomic_store(&next->next, NULL);
             atomic_store(&next->n, 0);
             atomic_store(&b->next, next);
         }
-        mine->last = b = next;
+        l->last = b = next;
         n = 0;
     }
     b->event[n] = *e;
     atomic_store_explicit(&b->n, n + 1, memory_order_release);
+    return true;
 }
+
+static void append(const dt_event *e) {
+    if (!mine) mine = log_new(lane_name, false);
+    if (mine) log_renew(mine);
+    if (!mine || !log_append(mine, e)) atomic_fetch_add(&dropped, 1);
+}
+
+void dt_trace_foreign(const char *lane, const dt_event *e) {
+    if (!foreign || strcmp(foreign->lane, lane)) {
+        pthread_mutex_lock(&lock);
+        for (foreign = logs; foreign && !(foreign->foreign && !strcmp(foreign->lane, lane)); foreign = foreign->next) {}
+        pthread_mutex_unlock(&lock);
+        if (!foreign) foreign = log_new(lane, true);
+    }
+    if (foreign) log_renew(foreign);
+    if (!foreign || !log_append(foreign, e)) atomic_fetch_add(&dropped, 1);
+}
+void dt_trace_drop(uint64_t n) { atomic_fetch_add(&dropped, n); }
 
 void dt_trace_add(dt_trace_kind kind, const char *name, uint32_t site, uint64_t begin, uint64_t a, uint64_t b) {
     dt_event e = {.begin = begin, .end = dt_trace_now(), .name = name, .a = a, .b = b, .site = site, .kind = (uint16_t)kind, .device = -1};

@@ -45,5 +45,8 @@ void dt_trace_stop(void);
 /* Each logged event with its lane, in no particular order between lanes. */
 void dt_trace_each(void (*fn)(void *ctx, const char *lane, const dt_event *e), void *ctx);
 uint64_t dt_trace_dropped(void);
+/* An event of another process, under a lane of its own; its names are interned. One thread at a time, while nobody reads. */
+void dt_trace_foreign(const char *lane, const dt_event *e);
+void dt_trace_drop(uint64_t n); /* counts events that another process dropped */
 
 #endif

@@ -393,13 +393,32 @@ static void trace_event(void *ctx, const char *lane, const dt_event *e) {
     if (!t || PyList_Append(list, t) < 0) Py_CLEAR(*(PyObject **)ctx);
     Py_XDECREF(t);
 }
+/* Other nodes of the run begin to trace, or end, and what they logged is here. */
+static int trace_nodes(bool on) {
+    dt_future *f;
+    if (dt_nodes == 1) return 0;
+    dt_status s = dt_engine_start();
+    if (!s) s = dt_future_new(NULL, NULL, &f);
+    if (s) return dt_py_raise_int(s);
+    dt_future_ref(f);
+    uint64_t *w = dt_ring_reserve(dt_engine_ring(), 2);
+    w[0] = DT_REC_HEADER(DT_REC_SYNC, on ? 1 : 2, 0);
+    w[1] = (uint64_t)(uintptr_t)f;
+    dt_ring_publish(dt_engine_ring());
+    dt_engine_flush();
+    int r = dt_py_wait(f);
+    dt_future_unref(f);
+    return r;
+}
 static PyObject *trace_start(PyObject *m, PyObject *none) {
+    if (trace_nodes(true) < 0) return NULL;
     dt_trace_start();
     Py_RETURN_NONE;
 }
 /* Stops; returns [(lane, kind, name, site, begin, end, a, b, device)]. */
 static PyObject *trace_stop(PyObject *m, PyObject *none) {
     dt_trace_stop();
+    if (trace_nodes(false) < 0) return NULL;
     PyObject *list = PyList_New(0);
     dt_trace_each(trace_event, &list);
     return list;

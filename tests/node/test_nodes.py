@@ -279,3 +279,26 @@ def test_what_a_step_says_does_not_depend_on_how_many_calls_it_has(tmp_path):
     few, many = ([float(v) for v in line.split()] for line in out.stdout.splitlines())
     assert few[0] <= 8 and many[0] <= 8, (few, many)  # messages a step
     assert few[1] <= 200 and many[1] <= 200, (few, many)  # bytes
+
+
+def test_the_profiler_sees_what_other_nodes_did(tmp_path):
+    out = program(
+        """
+        import dtorch
+        from dtorch import Replicate, Shard, distribute_tensor, init_device_mesh
+        from dtorch.profiler import profile
+        mesh = init_device_mesh("cpu", (4,))
+        x = distribute_tensor(dtorch.ones(64, 64), mesh, [Shard(0)])
+        for _ in range(2):
+            with profile() as p:
+                begin = p._begin
+                y = x @ x.redistribute(mesh, [Replicate()])
+                y.sum().item()
+            events = [e for e in p.events() if e["kind"] in ("kernel", "communication", "comm")]
+            lanes = {e["lane"].split()[0] for e in events if e["name"] == "matmul"}
+            line = {e["line"] for e in events if e["name"] == "matmul"}
+            print(sorted(lanes), len(line), all(begin <= e["begin"] <= e["end"] <= p._end for e in events))
+        """,
+        tmp_path,
+    )
+    assert out.stdout.splitlines() == ["['cpu:0', 'cpu:1', 'cpu:64', 'cpu:65'] 1 True"] * 2, out.stdout + out.stderr
