@@ -8,7 +8,7 @@ sanitizers=$1 build=$2 jobs=$3
 here=$(dirname "$0")
 mkdir -p "$(dirname "$build")"
 if [ ! -f "$build/build.ninja" ]; then
-    meson setup "$build" -Db_sanitize="$sanitizers" -Dpython=false -Dbuildtype=debugoptimized -Db_lundef=false \
+    meson setup "$build" -Db_sanitize="$sanitizers" -Dpython=false -Dverify=true -Dbuildtype=debugoptimized -Db_lundef=false \
         -Dc_args=-fno-sanitize-recover=all >"$build.log" || { cat "$build.log"; exit 1; }
 fi
 python "$here/list_files.py" --refresh "$build"

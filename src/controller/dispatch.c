@@ -2,7 +2,6 @@
  *
  * A subgraph that fails as a whole (no memory, no kernel) is dispatched again node by node, so that only the calls that cannot run, and what
  * depends on them, fail. After dt_engine_dispatch every value of the subgraph is ready: its parts lie in buffers, or hold an error. */
-#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -16,32 +15,11 @@
 static dt_status no_memory(void) { return dt_fail(DT_E_NOMEM, "dispatch: out of host memory"); }
 
 /* ---- the plan ---------------------------------------------------------------------------------------------------------------------------- */
-static void dump(const dt_graph *g) {
-    static const char *dir = (const char *)-1;
-    static int number;
-    if (dir == (const char *)-1) dir = getenv("DTORCH_DUMP");
-    if (!dir) return;
-    char path[512];
-    size_t cap = 256 * (size_t)(g->n + 1);
-    dt_str s = {dt_malloc(cap), cap, 0};
-    if (!s.buf) return;
-    dt_graph_print(g, &s);
-    snprintf(path, sizeof path, "%s/graph-%05d.txt", dir, number++);
-    FILE *f = fopen(path, "w");
-    if (f) {
-        fputs(s.buf, f);
-        fclose(f);
-    }
-    dt_free(s.buf);
-}
-
 /* The graph's plan, from the cache or new; borrowed from the cache. */
 static dt_status plan_of(dt_engine *e, dt_graph *g, dt_plan **out) {
     dt_pass_dead(g);
     DT_TRY(dt_pass_key(g));
-#ifdef DT_VERIFY
-    DT_TRY(dt_graph_verify(g));
-#endif
+    if (DT_UNLIKELY(dt_options_get()->verify)) DT_TRY(dt_graph_verify(g));
     uint64_t hash = dt_hash_words(g->key, g->n_key, 11);
     dt_plan *p = dt_cache_find(e, g, hash);
     if (p) {
@@ -50,7 +28,6 @@ static dt_status plan_of(dt_engine *e, dt_graph *g, dt_plan **out) {
         *out = p;
         return DT_OK;
     }
-    dump(g);
     dt_cache_missed(e, g);
     uint64_t begin = dt_tracing() ? dt_trace_now() : 0;
     DT_TRY(dt_pass_lower(g, &p));

@@ -81,24 +81,23 @@ dt_status dt_graph_verify(const dt_graph *g) {
     return DT_OK;
 }
 
-void dt_graph_print(const dt_graph *g, dt_str *s) {
-    for (int i = 0; i < g->n; i++) {
-        const dt_gnode *n = &g->node[i];
-        dt_str_add(s, "%%%d%s = %s(", i, n->live ? "" : " (dead)", dt_op_name(n->call->op));
-        for (int k = 0; k < n->call->n_in; k++) {
-            if (k) dt_str_add(s, ", ");
-            if (!n->in[k])
-                dt_str_add(s, n->call->in[k] ? "number" : "None");
-            else if (n->in[k]->ready)
-                dt_str_add(s, "ext%d", n->in[k]->index);
-            else
-                dt_str_add(s, "%%%d.%u", n->in[k]->node, n->in[k]->out);
-        }
-        dt_str_add(s, ")");
-        for (int k = 0; k < n->call->n_out; k++) {
-            dt_str_add(s, k ? ", " : " : ");
-            dt_meta_print(n->call->out[k], s);
-        }
-        dt_str_add(s, "\n");
+void dt_graph_print_node(const dt_graph *g, int i, dt_str *s) {
+    const dt_gnode *n = &g->node[i];
+    dt_str_add(s, "%%%d%s = %s(", i, n->live ? "" : " (dead)", dt_op_name(n->call->op));
+    for (int k = 0; k < n->call->n_in; k++) {
+        if (k) dt_str_add(s, ", ");
+        if (!n->in[k])
+            dt_str_add(s, n->call->in[k] ? "number" : "None");
+        else if (n->in[k]->ready)
+            dt_str_add(s, "in%d", n->in[k]->index);
+        else
+            dt_str_add(s, "%%%d.%u", n->in[k]->node, n->in[k]->out);
     }
+    dt_str_add(s, ")");
+    for (int k = 0; k < n->call->n_out; k++) {
+        dt_str_add(s, k ? ", " : " : ");
+        dt_meta_print(n->call->out[k], s);
+        if (n->out[k]->named) dt_str_add(s, " (kept)");
+    }
+    dt_str_add(s, "  ");
 }

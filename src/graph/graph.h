@@ -73,6 +73,6 @@ dt_gnode *dt_graph_add(dt_graph *g, dt_call *call, uint32_t site) DT_WUR; /* NUL
 dt_status dt_graph_split(dt_graph *g, int from, int to, dt_graph *rest) DT_WUR;
 /* Check that inputs come before their users and shapes agree with the calls. Debug builds run it after each pass. */
 dt_status dt_graph_verify(const dt_graph *g) DT_WUR;
-void dt_graph_print(const dt_graph *g, dt_str *s);
+void dt_graph_print_node(const dt_graph *g, int i, dt_str *s);
 
 #endif

@@ -6,6 +6,7 @@
 #include <string.h>
 
 #include "passes/build.h"
+#include "passes/look.h"
 #include "passes/options.h"
 
 static dt_status no_memory(void) { return dt_fail(DT_E_NOMEM, "plan: out of host memory"); }
@@ -472,7 +473,9 @@ dt_status dt_pass_lower(const dt_graph *g, dt_plan **out) {
     atomic_store(&p->refs, 1);
     dt_build b = {.g = g, .plan = p, .arena = &p->arena};
     dt_arena_init(&b.tmp);
+    dt_dump_begin(g);
     dt_status s = build(&b);
+    dt_dump_end(g, s);
     dt_arena_fini(&b.tmp);
     if (s) {
         dt_plan_unref(p);

@@ -10,6 +10,7 @@
 #include <string.h>
 
 #include "passes/build.h"
+#include "passes/look.h"
 #include "passes/options.h"
 #include "plan/fused.h"
 
@@ -439,16 +440,24 @@ dt_status dt_build_finish(dt_build *b) {
     finish f = {.b = b};
     dt_plan *p = b->plan;
     DT_TRY(find_escapes(&f));
-    if (dt_options_get()->bucket) DT_TRY(dt_build_bucket(b));
-    if (dt_options_get()->fuse) DT_TRY(dt_build_fuse(b, f.escapes));
+    DT_TRY(dt_look(b, "lower"));
+    if (dt_options_get()->bucket) {
+        DT_TRY(dt_build_bucket(b));
+        DT_TRY(dt_look(b, "bucket"));
+    }
+    if (dt_options_get()->fuse) {
+        DT_TRY(dt_build_fuse(b, f.escapes));
+        DT_TRY(dt_look(b, "fuse"));
+    }
     if (dt_options_get()->overlap) DT_TRY(assign_queues(&f));
     lifetimes(&f);
+    for (int q = 0; q < b->n_prog && dt_options_get()->reuse; q++) reuse(&f, q);
+    DT_TRY(dt_look(b, "reuse"));
     p->program = DT_ARENA_ARRAY(b->arena, dt_program, b->n_prog + 1);
     if (!p->program) return no_memory();
     p->n_programs = b->n_prog;
     for (int q = 0; q < b->n_prog; q++) {
         p->program[q].device = b->prog[q].device;
-        if (dt_options_get()->reuse) reuse(&f, q);
         DT_TRY(number_slots(&f, q, &p->program[q]));
     }
     DT_TRY(emit_outs(&f));
@@ -459,5 +468,5 @@ dt_status dt_build_finish(dt_build *b) {
     p->n_colls = b->n_colls;
     p->coll = b->coll;
     p->n_ext = b->g->n_ext;
-    return DT_OK;
+    return dt_look(b, "plan");
 }

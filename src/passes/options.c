@@ -4,6 +4,14 @@
 #include <stddef.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#ifdef DT_VERIFY
+enum { VERIFY = 1 };
+#else
+enum { VERIFY = 0 };
+#endif
 
 static dt_options options;
 
@@ -35,8 +43,31 @@ static dt_status read_number(const char *name, uint32_t *out) {
     return DT_OK;
 }
 
+static dt_status read_dump(void) {
+    const char *dir = getenv("DTORCH_DUMP"), *format = getenv("DTORCH_DUMP_FORMAT");
+    struct stat st;
+    if (!dir || !*dir) return DT_OK;
+    mkdir(dir, 0777);
+    if (stat(dir, &st) || !S_ISDIR(st.st_mode) || access(dir, W_OK))
+        return dt_fail(DT_E_VALUE, "DTORCH_DUMP: '%s' is not a folder that can be written to", dir);
+    options.dump = dir;
+    options.dump_text = !format || !*format;
+    while (format && *format) {
+        size_t n = strcspn(format, ", ");
+        bool *on = n == 4 && !memcmp(format, "text", 4)   ? &options.dump_text
+                   : n == 3 && !memcmp(format, "dot", 3)  ? &options.dump_dot
+                   : n == 4 && !memcmp(format, "html", 4) ? &options.dump_html
+                                                          : NULL;
+        if (n && !on) return dt_fail(DT_E_VALUE, "DTORCH_DUMP_FORMAT: '%.*s' is not legal: text, dot and html are", (int)n, format);
+        if (n) *on = true;
+        format += n + (format[n] != 0);
+    }
+    return DT_OK;
+}
+
 dt_status dt_options_load(void) {
-    options = (dt_options){true, true, true, true, true, true, true, true, true, 0, 0};
+    options =
+        (dt_options){.dead = true, .cse = true, .bucket = true, .fuse = true, .reuse = true, .overlap = true, .cache = true, .order = true, .replay = true};
     const char *off = getenv("DTORCH_OFF");
     while (off && *off) {
         size_t n = strcspn(off, ", ");
@@ -45,7 +76,10 @@ dt_status dt_options_load(void) {
     }
     options.replay &= options.cache;
     DT_TRY(read_number("DTORCH_FLUSH", &options.flush));
-    return read_number("DTORCH_EVICT", &options.evict);
+    DT_TRY(read_number("DTORCH_EVICT", &options.evict));
+    const char *verify = getenv("DTORCH_VERIFY");
+    options.verify = VERIFY || (verify && *verify && strcmp(verify, "0"));
+    return read_dump();
 }
 
 const dt_options *dt_options_get(void) { return &options; }

@@ -3,6 +3,8 @@
  *   DTORCH_OFF=fuse,cse      names of passes to leave out: dead, cse, fuse, reuse, overlap, cache, order, bucket, replay
  *   DTORCH_FLUSH=N           cut the stream at random, after N calls on average, besides the usual places
  *   DTORCH_EVICT=N           before each dispatch, take the memory of one in N values that can be made again (controller/remat.h)
+ *   DTORCH_VERIFY=1          check what must hold after each pass (passes/verify.c); always in builds with -Dverify=true
+ *   DTORCH_DUMP=folder       write each subgraph that is planned there, in DTORCH_DUMP_FORMAT=text,dot,html (text if not given)
  *
  * Threads: set before the controller's thread starts, constant afterwards. */
 #ifndef DT_PASSES_OPTIONS_H
@@ -21,6 +23,9 @@ typedef struct dt_options {
     bool order;   /* work on several meshes is interleaved (controller/order.c) */
     bool replay;  /* records of a chunk that came before are only compared (controller/repeat.c) */
     uint32_t flush, evict;
+    bool verify;      /* check each pass */
+    const char *dump; /* folder, NULL: none */
+    bool dump_text, dump_dot, dump_html;
 } dt_options;
 
 dt_status dt_options_load(void) DT_WUR;
