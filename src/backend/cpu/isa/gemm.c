@@ -1,7 +1,7 @@
 /* GEMM: one thread's product, and the split of a product among a team. See gemm.h.
  *
  * Our micro-kernels reach OpenBLAS's speed up to about 800^3 and beat it on small products, take any strides and convert 16-bit floats while they
- * pack; so OpenBLAS is asked only for what is large, or one row or column wide. k is never cut among threads and the tiles depend on the
+ * pack (gemm_half.c); so OpenBLAS is asked only for what is large, or one row or column wide. k is never cut among threads and the tiles depend on the
  * problem alone, so a result does not depend on the team's size. Blocks live on the stack (at most 300 KiB). */
 #include "backend/cpu/isa/gemm.h"
 
@@ -30,8 +30,10 @@
 #ifdef __AVX2__
 #define GEMM_THIN thin_f32
 #endif
+#define GEMM_LANES
 #include "backend/cpu/isa/gemm_own.h"
 #undef T
+#undef GEMM_LANES
 
 #undef SUF
 #undef GEMM_NAME
@@ -97,25 +99,7 @@ void DT_ISA_FN(store_f32)(dt_dtype t, const float *src, int64_t n, void *dst) {
     }
 }
 
-/* A matrix of 16-bit floats, rows x cols, to contiguous floats ld apart; walks along the dimension of unit stride. */
-static void load_block(dt_dtype t, const uint16_t *s, int64_t rs, int64_t cs, int64_t rows, int64_t cols, float *d, int64_t ld) {
-    if (cs == 1 || rs != 1) {
-        for (int64_t r = 0; r < rows; r++) DT_ISA_FN(load_f32)(t, s + r * rs, cs, cols, d + r * ld);
-        return;
-    }
-    float line[16];
-    for (int64_t r0 = 0; r0 < rows; r0 += 16) {
-        int64_t n = rows - r0 < 16 ? rows - r0 : 16;
-        for (int64_t j = 0; j < cols; j++) {
-            DT_ISA_FN(load_f32)(t, s + r0 + j * cs, 1, n, line);
-            for (int64_t r = 0; r < n; r++) d[(r0 + r) * ld + j] = line[r];
-        }
-    }
-}
-
 /* ---- tiles ---- */
-enum { MIX_M = 96, MIX_N = 192, MIX_K = 256 };
-
 static void add_bias_f32(const dt_gemm *g, float *c, int64_t ldc, int64_t rows, int64_t n0, int64_t cols) {
     const char *bias = g->bias + n0 * g->bias_stride * (int64_t)dt_dtype_size(g->dtype);
     float line[256];
@@ -132,80 +116,40 @@ typedef struct tile {
     int64_t ao, bo, co, m, n, n0;
 } tile;
 
-static int64_t walk(int n, const int64_t *size, const int64_t *stride, int64_t i) {
-    int64_t o = 0;
-    for (int d = n - 1; d >= 0; d--) {
-        o += i % size[d] * stride[d];
-        i /= size[d];
-    }
-    return o;
-}
-
-static int64_t count(int n, const int64_t *size) {
-    int64_t c = 1;
-    for (int d = 0; d < n; d++) c *= size[d];
-    return c;
-}
-
 static int64_t row_step(const dt_gemm *g) { return g->ldc ? g->ldc : g->n; }
 
 static void tile_f32(const dt_gemm *g, const tile *t) {
     const float *a = (const float *)g->a + t->ao, *b = (const float *)g->b + t->bo;
     float *c = (float *)g->c + t->co;
-    int64_t terms = count(g->nt, g->terms);
+    int64_t terms = dt_gemm_count(g->nt, g->terms);
     for (int64_t i = 0; i < terms; i++) DT_ISA_FN(gemm_f32)
-    (t->m, t->n, g->k, 1, a + walk(g->nt, g->terms, g->ats, i), g->ars, g->acs, b + walk(g->nt, g->terms, g->bts, i), g->brs, g->bcs, i > 0, c, row_step(g));
+    (t->m, t->n, g->k, 1, a + dt_gemm_walk(g->nt, g->terms, g->ats, i), g->ars, g->acs, b + dt_gemm_walk(g->nt, g->terms, g->bts, i), g->brs, g->bcs, i > 0, c, row_step(g));
     if (g->bias) add_bias_f32(g, c, row_step(g), t->m, t->n0, t->n);
 }
 
 static void tile_f64(const dt_gemm *g, const tile *t) {
     const double *a = (const double *)g->a + t->ao, *b = (const double *)g->b + t->bo;
     double *c = (double *)g->c + t->co;
-    int64_t terms = count(g->nt, g->terms);
+    int64_t terms = dt_gemm_count(g->nt, g->terms);
     for (int64_t i = 0; i < terms; i++) DT_ISA_FN(gemm_f64)
-    (t->m, t->n, g->k, 1, a + walk(g->nt, g->terms, g->ats, i), g->ars, g->acs, b + walk(g->nt, g->terms, g->bts, i), g->brs, g->bcs, i > 0, c, row_step(g));
+    (t->m, t->n, g->k, 1, a + dt_gemm_walk(g->nt, g->terms, g->ats, i), g->ars, g->acs, b + dt_gemm_walk(g->nt, g->terms, g->bts, i), g->brs, g->bcs, i > 0, c, row_step(g));
     const double *bias = (const double *)g->bias;
     for (int64_t r = 0; bias && r < t->m; r++)
         for (int64_t j = 0; j < t->n; j++) c[r * row_step(g) + j] += bias[(t->n0 + j) * g->bias_stride];
 }
 
-/* One block of at most MIX_M x MIX_N of a product of 16-bit floats. */
-static void block_mixed(const dt_gemm *g, const uint16_t *a, const uint16_t *b, uint16_t *c, int64_t m, int64_t n, int64_t n0) {
-    float ca[MIX_M * MIX_K] __attribute__((aligned(64))), cc[MIX_M * MIX_N] __attribute__((aligned(64)));
-    float panel[MIX_K * MICRO_NR_f32] __attribute__((aligned(64)));
-    memset(cc, 0, sizeof cc);
-    int64_t terms = count(g->nt, g->terms);
-    for (int64_t i = 0; i < terms; i++) {
-        const uint16_t *at = a + walk(g->nt, g->terms, g->ats, i), *bt = b + walk(g->nt, g->terms, g->bts, i);
-        for (int64_t p = 0; p < g->k; p += MIX_K) {
-            int64_t kc = g->k - p < MIX_K ? g->k - p : MIX_K;
-            load_block(g->dtype, at + p * g->acs, g->ars, g->acs, m, kc, ca, MIX_K);
-            for (int64_t j = 0; j < n; j += MICRO_NR_f32) {
-                int64_t nc = n - j < MICRO_NR_f32 ? n - j : MICRO_NR_f32;
-                if (nc < MICRO_NR_f32) memset(panel, 0, sizeof panel);
-                load_block(g->dtype, bt + p * g->brs + j * g->bcs, g->brs, g->bcs, kc, nc, panel, MICRO_NR_f32);
-                micro_panel_f32(m, nc, kc, ca, MIX_K, 1, panel, MICRO_NR_f32, cc + j, MIX_N, true);
-            }
-        }
-    }
-    if (g->bias) add_bias_f32(g, cc, MIX_N, m, n0, n);
-    for (int64_t r = 0; r < m; r++) DT_ISA_FN(store_f32)(g->dtype, cc + r * MIX_N, n, c + r * row_step(g));
-}
-
-static void tile_mixed(const dt_gemm *g, const tile *t) {
-    for (int64_t i = 0; i < t->m; i += MIX_M)
-        for (int64_t j = 0; j < t->n; j += MIX_N)
-            block_mixed(g, (const uint16_t *)g->a + t->ao + i * g->ars, (const uint16_t *)g->b + t->bo + j * g->bcs,
-                        (uint16_t *)g->c + t->co + i * row_step(g) + j, t->m - i < MIX_M ? t->m - i : MIX_M, t->n - j < MIX_N ? t->n - j : MIX_N, t->n0 + j);
-}
-
 static void run_tile(const dt_gemm *g, const tile *t) {
-    if (g->dtype == DT_float32)
+    size_t size = dt_dtype_size(g->dtype);
+    const char *a = g->a + (size_t)t->ao * size, *b = g->b + (size_t)t->bo * size;
+    char *c = g->c + (size_t)t->co * size;
+    if (DT_ISA_FN(gemm_is_thin)(g))
+        DT_ISA_FN(gemm_thin)(g, a, b, c, row_step(g), t->m, t->n, t->n0);
+    else if (g->dtype == DT_float32)
         tile_f32(g, t);
     else if (g->dtype == DT_float64)
         tile_f64(g, t);
     else
-        tile_mixed(g, t);
+        DT_ISA_FN(gemm_half)(g, a, b, c, row_step(g), t->m, t->n, t->n0);
 }
 
 /* ---- the split ---- */
@@ -222,8 +166,8 @@ static void task(void *arg, int64_t i) {
     for (int64_t b = b0; b < b0 + s->group && b < s->n_batch; b++) {
         int64_t m0 = mt * s->mt, n0 = nt * s->nt;
         tile t = {.m = g->m - m0 < s->mt ? g->m - m0 : s->mt, .n = g->n - n0 < s->nt ? g->n - n0 : s->nt, .n0 = n0};
-        t.ao = walk(g->nb, g->batch, g->abs, b) + m0 * g->ars;
-        t.bo = walk(g->nb, g->batch, g->bbs, b) + n0 * g->bcs;
+        t.ao = dt_gemm_walk(g->nb, g->batch, g->abs, b) + m0 * g->ars;
+        t.bo = dt_gemm_walk(g->nb, g->batch, g->bbs, b) + n0 * g->bcs;
         t.co = (b * g->m + m0) * row_step(g) + n0;
         run_tile(g, &t);
     }
@@ -270,14 +214,15 @@ static int64_t clamp(int64_t x, int64_t lo, int64_t hi) { return x < lo ? lo : x
 void DT_ISA_FN(gemm_run)(dt_gemm *g, dt_team *team) {
     fold_batch(g);
     fold_terms(g);
-    split s = {.g = g, .mt = g->m, .nt = g->n, .group = 1, .m_tiles = 1, .n_tiles = 1, .n_batch = count(g->nb, g->batch)};
+    split s = {.g = g, .mt = g->m, .nt = g->n, .group = 1, .m_tiles = 1, .n_tiles = 1, .n_batch = dt_gemm_count(g->nb, g->batch)};
     if (g->m == 0 || g->n == 0 || s.n_batch == 0) return;
-    double k = (double)g->k * (double)count(g->nt, g->terms) + 1, one = (double)g->m * (double)g->n * k, goal = one * (double)s.n_batch / 32;
+    double k = (double)g->k * (double)dt_gemm_count(g->nt, g->terms) + 1, one = (double)g->m * (double)g->n * k, goal = one * (double)s.n_batch / 32;
+    if (g->m < 16) one *= 16 / (double)g->m, goal *= 16 / (double)g->m; /* what is read counts, not what is multiplied */
     if (goal < 4e6) goal = 4e6; /* multiplications a task: tens of microseconds at least */
     if (one > goal) {
         int64_t parts = (g->m + 515) / 516; /* tall tiles: a packed panel of B serves many rows */
         s.mt = clamp(round_up((g->m + parts - 1) / parts, 12), 1, g->m);
-        s.nt = clamp(round_up((int64_t)(goal / (k * (double)s.mt)), 64), 64, round_up(g->n, 64));
+        s.nt = clamp(round_up((int64_t)(goal / (k * (double)(s.mt < 16 ? 16 : s.mt))), 64), 64, round_up(g->n, 64));
         if (s.nt >= g->n) {
             s.nt = g->n;
             s.mt = clamp(round_up((int64_t)(goal / (k * (double)g->n)), 12), 1, s.mt);

@@ -33,6 +33,27 @@ void DT_ISA_FN(gemm_run)(dt_gemm *g, dt_team *team);
 /* On this thread: rows [m0, m0 + m) and columns [n0, n0 + n) of a product without batch. For kernels that split many products at once. */
 void DT_ISA_FN(gemm_tile)(const dt_gemm *g, int64_t m0, int64_t m, int64_t n0, int64_t n);
 
+/* Parts of gemm_run (gemm_half.c): a tile of 16-bit floats; thin products, few rows of A by a B that lies along k. */
+enum { DT_GEMM_THIN = 16 };
+void DT_ISA_FN(gemm_half)(const dt_gemm *g, const void *a, const void *b, void *c, int64_t ldc, int64_t m, int64_t n, int64_t n0);
+bool DT_ISA_FN(gemm_is_thin)(const dt_gemm *g);
+void DT_ISA_FN(gemm_thin)(const dt_gemm *g, const void *a, const void *b, void *c, int64_t ldc, int64_t m, int64_t n, int64_t n0);
+
+/* Where item i of n dimensions lies, and how many items there are. */
+static inline int64_t dt_gemm_walk(int n, const int64_t *size, const int64_t *stride, int64_t i) {
+    int64_t o = 0;
+    for (int d = n - 1; d >= 0; d--) {
+        o += i % size[d] * stride[d];
+        i /= size[d];
+    }
+    return o;
+}
+static inline int64_t dt_gemm_count(int n, const int64_t *size) {
+    int64_t c = 1;
+    for (int d = 0; d < n; d++) c *= size[d];
+    return c;
+}
+
 /* n elements of a float dtype, stride apart, to floats; and floats to contiguous elements. */
 void DT_ISA_FN(load_f32)(dt_dtype t, const void *src, int64_t stride, int64_t n, float *dst);
 void DT_ISA_FN(store_f32)(dt_dtype t, const float *src, int64_t n, void *dst);

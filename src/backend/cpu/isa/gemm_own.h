@@ -7,6 +7,24 @@
 
 enum { OF(GEMM_KC) = 256 };
 
+#ifdef GEMM_LANES
+#include "backend/cpu/isa/transpose.h"
+/* micro_pack; what lies along k is transposed in registers. */
+static void OF(pack)(int64_t k, int64_t n, const T *b, int64_t brs, int64_t bcs, T *panel) {
+    if (brs != 1 || bcs == 1 || k < LANES) {
+        OF(micro_pack)(k, n, b, brs, bcs, panel);
+        return;
+    }
+    if (n < OF(MICRO_NR)) memset(panel, 0, sizeof(T) * (size_t)(k * OF(MICRO_NR)));
+    for (int64_t j = 0; j < n; j += LANES) {
+        int64_t c = n - j < LANES ? n - j : LANES;
+        to_lanes_ld(b + j * bcs, bcs, c, k, (c - 1) * bcs + k, panel + j, OF(MICRO_NR));
+    }
+}
+#else
+static void OF(pack)(int64_t k, int64_t n, const T *b, int64_t brs, int64_t bcs, T *panel) { OF(micro_pack)(k, n, b, brs, bcs, panel); }
+#endif
+
 static void OF(own)(int64_t m, int64_t n, int64_t k, T alpha, const T *a, int64_t ars, int64_t acs, const T *b, int64_t brs, int64_t bcs, T *c, int64_t ldc,
                     bool add) {
     T panel[OF(GEMM_KC) * OF(MICRO_NR)] __attribute__((aligned(64)));
@@ -14,7 +32,7 @@ static void OF(own)(int64_t m, int64_t n, int64_t k, T alpha, const T *a, int64_
         int64_t kc = k - p < OF(GEMM_KC) ? k - p : OF(GEMM_KC);
         for (int64_t j = 0; j < n; j += OF(MICRO_NR)) {
             int64_t nc = n - j < OF(MICRO_NR) ? n - j : OF(MICRO_NR);
-            OF(micro_pack)(kc, nc, b + p * brs + j * bcs, brs, bcs, panel);
+            OF(pack)(kc, nc, b + p * brs + j * bcs, brs, bcs, panel);
             if (alpha != 1)
                 for (int64_t i = 0; i < kc * OF(MICRO_NR); i++) panel[i] *= alpha;
             OF(micro_panel)(m, nc, kc, a + p * acs, ars, acs, panel, OF(MICRO_NR), c + j, ldc, add || p > 0);

@@ -7,7 +7,7 @@
 
 enum { LANES = MICRO_BYTES / sizeof(float) };
 typedef float lanes __attribute__((vector_size(MICRO_BYTES)));
-typedef float lanes_any __attribute__((vector_size(MICRO_BYTES), aligned(4), may_alias));
+typedef float lanes_any __attribute__((vector_size(MICRO_BYTES), aligned(2), may_alias));
 typedef int32_t lanes_index __attribute__((vector_size(MICRO_BYTES)));
 
 static inline __attribute__((always_inline)) void transpose_step(lanes *v, int d) {
@@ -34,8 +34,9 @@ static inline __attribute__((always_inline)) void transpose_block(lanes *v) {
 #endif
 }
 
-/* dst[i][l] = src[l * stride + i] for i < n and l < channels; 0 in the other lanes. `room` elements may be read from src on. */
-static void to_lanes(const float *src, int64_t stride, int64_t channels, int64_t n, int64_t room, float *dst) {
+/* dst[i * ld + l] = src[l * stride + i] for i < n and l < channels; 0 in the other lanes. `room` elements may be read from src on. */
+static inline __attribute__((always_inline)) void to_lanes_ld(const float *src, int64_t stride, int64_t channels, int64_t n, int64_t room, float *dst,
+                                                              int64_t ld) {
     for (int64_t i = 0; i < n; i += LANES) {
         lanes v[LANES];
         int64_t len = n - i < LANES ? n - i : LANES;
@@ -50,14 +51,17 @@ static void to_lanes(const float *src, int64_t stride, int64_t channels, int64_t
         transpose_block(v);
         if (len == LANES) {
 #pragma GCC unroll 16
-            for (int l = 0; l < LANES; l++) *(lanes_any *)(dst + (i + l) * LANES) = v[l];
+            for (int l = 0; l < LANES; l++) *(lanes_any *)(dst + (i + l) * ld) = v[l];
         } else
-            for (int l = 0; l < len; l++) *(lanes_any *)(dst + (i + l) * LANES) = v[l];
+            for (int l = 0; l < len; l++) *(lanes_any *)(dst + (i + l) * ld) = v[l];
     }
+}
+static __attribute__((unused)) void to_lanes(const float *src, int64_t stride, int64_t channels, int64_t n, int64_t room, float *dst) {
+    to_lanes_ld(src, stride, channels, n, room, dst, LANES);
 }
 
 /* dst[l * stride + i] = src[i][l] for i < n and l < channels. */
-static void from_lanes(const float *src, int64_t n, float *dst, int64_t stride, int64_t channels) {
+static __attribute__((unused)) void from_lanes(const float *src, int64_t n, float *dst, int64_t stride, int64_t channels) {
     for (int64_t i = 0; i < n; i += LANES) {
         lanes v[LANES];
         int64_t len = n - i < LANES ? n - i : LANES;
