@@ -123,7 +123,8 @@ static void tile_f32(const dt_gemm *g, const tile *t) {
     float *c = (float *)g->c + t->co;
     int64_t terms = dt_gemm_count(g->nt, g->terms);
     for (int64_t i = 0; i < terms; i++) DT_ISA_FN(gemm_f32)
-    (t->m, t->n, g->k, 1, a + dt_gemm_walk(g->nt, g->terms, g->ats, i), g->ars, g->acs, b + dt_gemm_walk(g->nt, g->terms, g->bts, i), g->brs, g->bcs, i > 0, c, row_step(g));
+    (t->m, t->n, g->k, 1, a + dt_gemm_walk(g->nt, g->terms, g->ats, i), g->ars, g->acs, b + dt_gemm_walk(g->nt, g->terms, g->bts, i), g->brs, g->bcs, i > 0, c,
+     row_step(g));
     if (g->bias) add_bias_f32(g, c, row_step(g), t->m, t->n0, t->n);
 }
 
@@ -132,7 +133,8 @@ static void tile_f64(const dt_gemm *g, const tile *t) {
     double *c = (double *)g->c + t->co;
     int64_t terms = dt_gemm_count(g->nt, g->terms);
     for (int64_t i = 0; i < terms; i++) DT_ISA_FN(gemm_f64)
-    (t->m, t->n, g->k, 1, a + dt_gemm_walk(g->nt, g->terms, g->ats, i), g->ars, g->acs, b + dt_gemm_walk(g->nt, g->terms, g->bts, i), g->brs, g->bcs, i > 0, c, row_step(g));
+    (t->m, t->n, g->k, 1, a + dt_gemm_walk(g->nt, g->terms, g->ats, i), g->ars, g->acs, b + dt_gemm_walk(g->nt, g->terms, g->bts, i), g->brs, g->bcs, i > 0, c,
+     row_step(g));
     const double *bias = (const double *)g->bias;
     for (int64_t r = 0; bias && r < t->m; r++)
         for (int64_t j = 0; j < t->n; j++) c[r * row_step(g) + j] += bias[(t->n0 + j) * g->bias_stride];
@@ -218,7 +220,7 @@ void DT_ISA_FN(gemm_run)(dt_gemm *g, dt_team *team) {
     if (g->m == 0 || g->n == 0 || s.n_batch == 0) return;
     double k = (double)g->k * (double)dt_gemm_count(g->nt, g->terms) + 1, one = (double)g->m * (double)g->n * k, goal = one * (double)s.n_batch / 32;
     if (g->m < 16) one *= 16 / (double)g->m, goal *= 16 / (double)g->m; /* what is read counts, not what is multiplied */
-    if (goal < 4e6) goal = 4e6; /* multiplications a task: tens of microseconds at least */
+    if (goal < 4e6) goal = 4e6;                                         /* multiplications a task: tens of microseconds at least */
     if (one > goal) {
         int64_t parts = (g->m + 515) / 516; /* tall tiles: a packed panel of B serves many rows */
         s.mt = clamp(round_up((g->m + parts - 1) / parts, 12), 1, g->m);

@@ -141,8 +141,10 @@ static inline __attribute__((always_inline)) PAIRS void pairs_body(int R, int V,
 #pragma GCC unroll 8
         for (int v = 0; v < V; v++) _mm512_storeu_ps(c + r * BN + v * 16, acc[r][v]);
 }
-#define PAIRS_ROW(R, V) \
-    case (R)*8 + (V): pairs_body(R, V, k, a, ars, acs, b, c); return;
+#define PAIRS_ROW(R, V)                         \
+    case (R)*8 + (V):                           \
+        pairs_body(R, V, k, a, ars, acs, b, c); \
+        return;
 #define PAIRS_ROWS(R) PAIRS_ROW(R, 1) PAIRS_ROW(R, 2) PAIRS_ROW(R, 3) PAIRS_ROW(R, 4)
 static __attribute__((noinline)) PAIRS void pairs_micro(int rows, int vectors, int64_t k, const uint32_t *a, int64_t ars, int64_t acs, const uint32_t *b,
                                                         float *c) {
@@ -185,7 +187,7 @@ static void add_bias(const dt_gemm *g, float *cc, int64_t ld, int64_t m, int64_t
 /* One block of at most BM x BN. */
 static void block(const dt_gemm *g, bool pairs, const uint16_t *a, const uint16_t *b, uint16_t *c, int64_t ldc, int64_t m, int64_t n, int64_t n0) {
     float cc[BM * BN] __attribute__((aligned(64)));
-    for (int64_t i = 0; i < m; i++) memset(cc + i * BN, 0, sizeof(float) * BN);
+    for (int64_t i = 0; i < m; i++) memset(cc + i * BN, 0, sizeof(float) * (size_t)((n + 15) / 16 * 16));
     int64_t terms = dt_gemm_count(g->nt, g->terms);
     for (int64_t i = 0; i < terms; i++) {
         const uint16_t *at = a + dt_gemm_walk(g->nt, g->terms, g->ats, i), *bt = b + dt_gemm_walk(g->nt, g->terms, g->bts, i);
