@@ -45,7 +45,11 @@ static dt_status from_host(const void *data, int dtype, dt_dims shape, dt_tensor
     dt_hostbuf *buf;
     DT_TRY(dt_hostbuf_new(bytes, &buf));
     if (bytes) memcpy(buf->data, data, bytes);
-    return dt_tensor_from_host(buf, &type, NULL, out);
+    DT_TRY(dt_tensor_from_host(buf, &type, NULL, out));
+    dt_future *f = dt_credit_take();
+    while (f && !dt_engine_wait(f, -1)) continue;
+    if (f) dt_future_unref(f);
+    return DT_OK;
 }
 
 dt_tensor *dt_from_host(dt_scope *s, const void *data, int dtype, dt_dims shape) {

@@ -105,6 +105,8 @@ dt_status dt_tensor_from_host(dt_hostbuf *buf, const dt_type *type, const dt_spe
  * goes on with something else calls dt_engine_flush, or the request is seen at the end of the controller's nap only. */
 dt_status dt_tensor_fetch(dt_tensor *t, dt_future **out) DT_WUR;
 dt_status dt_sync_async(dt_future **out) DT_WUR;
+/* After dt_tensor_from_host: NULL, or what to wait for (and unref) because much host memory is under way (credit.c). */
+dt_future *dt_credit_take(void);
 dt_status dt_tensor_detach_inplace(dt_tensor *t) DT_WUR;             /* t forgets its history; views refuse */
 dt_status dt_tensor_detach(dt_tensor *t, dt_tensor **out) DT_WUR;    /* shares the storage, no history */
 dt_status dt_tensor_snapshot(dt_tensor *t, dt_tensor **out) DT_WUR;  /* the value of now, for ever: later writes do not reach it; no copy */

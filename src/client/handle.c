@@ -244,6 +244,7 @@ static dt_status from_host(dt_hostbuf *buf, const dt_type *type, const dt_spec *
     if (!t) return DT_E_NOMEM;
     t->cell->val->meta = meta;
     t->cell->inference = dt_m.inference;
+    dt_credit_given(buf->bytes);
     uint64_t *w = dt_ring_reserve(dt_c.ring, 5);
     w[0] = DT_REC_HEADER(DT_REC_HOST, 0, 1);
     w[1] = (uint64_t)(uintptr_t)meta;

@@ -163,6 +163,7 @@ static inline dt_tensor *dt_tensor_alloc(void) { /* zeroed, one reference */
     t->refs = 1;
     return t;
 }
+void dt_credit_given(size_t bytes);            /* credit.c */
 static inline dt_tensor *dt_result_new(void) { /* handle + cell + value, not yet announced; NULL: out of host memory */
     dt_tensor *t = dt_tensor_alloc();
     if (DT_UNLIKELY(!t)) return NULL;

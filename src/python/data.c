@@ -96,7 +96,7 @@ static dt_tensor *from_buffer(PyObject *o, const dt_spec *spec) {
         s = dt_tensor_from_host(b, &type, spec, &t);
     }
     PyBuffer_Release(&v);
-    return s ? dt_py_raise(s) : t;
+    return s ? dt_py_raise(s) : dt_py_given(t);
 }
 
 /* ---- nested sequences ----------------------------------------------------------------------------------------------------------------- */
@@ -266,7 +266,7 @@ static dt_tensor *from_sequence(PyObject *o, dt_dtype dtype, const dt_spec *spec
     }
     dt_tensor *t;
     DT_PY_CHECK(dt_tensor_from_host(b, &type, spec, &t));
-    return t;
+    return dt_py_given(t);
 }
 
 dt_tensor *dt_py_tensor_from(PyObject *data, dt_dtype dtype, const dt_spec *spec) {
@@ -370,6 +370,7 @@ static PyObject *frombuffer(PyObject *m, PyObject *args, PyObject *kw) {
     }
     PyBuffer_Release(&v);
     if (s) return dt_py_raise(s);
+    if (out && !(out = dt_py_given(out))) return NULL;
     if (out && grad) DT_PY_CHECK(dt_tensor_requires_grad_set(out, true));
     return dt_py_wrap(out);
 }

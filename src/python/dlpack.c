@@ -105,7 +105,7 @@ static dt_tensor *import(const dl_tensor *t) {
     else if (bytes)
         memcpy(b->data, src, bytes);
     DT_PY_CHECK(dt_tensor_from_host(b, &type, NULL, &out));
-    return out;
+    return dt_py_given(out);
 }
 
 static PyObject *from_dlpack(PyObject *m, PyObject *o) {

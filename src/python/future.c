@@ -32,6 +32,16 @@ int dt_py_wait(dt_future *f) {
     return s ? dt_py_raise_int(s) : 0;
 }
 
+dt_tensor *dt_py_given(dt_tensor *t) {
+    dt_future *f = dt_credit_take();
+    if (!f) return t;
+    int r = dt_py_wait(f);
+    dt_future_unref(f);
+    if (r == 0) return t;
+    dt_tensor_unref(t);
+    return NULL;
+}
+
 dt_future *dt_py_fetch(dt_tensor *t) {
     dt_future *f;
     dt_py_site();

@@ -283,3 +283,41 @@ def test_reasons_name_what_differed():
     assert any("is still named" in r for r in new), new
     assert all(r["file"] == __file__ and r["line"] > 0 for r in after["recent"][-3:]), after["recent"][-3:]
     assert "plans_built" in str(after) and "lately" in str(after)
+
+
+LOOP = r"""
+import resource, sys
+import numpy as np
+import dtorch
+x = dtorch.randn(1 << 20)
+dtorch.synchronize()
+before = dtorch.memory_stats()["allocated"]
+if sys.argv[1] == "calls":
+    y = x
+    for _ in range(2500):  # 10,000 calls; PyTorch holds x, y and one result at a time
+        y = ((y * 0.999 + x).sin()) - 0.1
+elif sys.argv[1] == "kept":
+    y, sums = x, []
+    for _ in range(2500):
+        y = (y * 0.999 + x).sin()
+        sums.append(y.sum())
+elif sys.argv[1] == "writes":
+    y = x.clone()
+    for _ in range(5000):
+        y.mul_(0.999).add_(x)
+else:
+    y = x
+    for i in range(400):   # 1.6 GB of arrays from the host
+        y = y * 0.5 + dtorch.from_numpy(np.full(1 << 20, float(i), np.float32))
+dtorch.synchronize()
+print(dtorch.memory_stats()["allocated_peak"] / (before or 1), resource.getrusage(resource.RUSAGE_SELF).ru_maxrss >> 10)
+"""
+
+
+@pytest.mark.parametrize("what", ["calls", "kept", "writes", "host"])
+def test_a_long_loop_without_a_read_stays_small(what):
+    out = subprocess.run([sys.executable, "-c", LOOP, what], capture_output=True, text=True, timeout=120, check=False)
+    assert out.returncode == 0, out.stderr[-2000:]
+    peak, rss_ = out.stdout.split()
+    assert float(peak) <= 3 * 1.2  # x, and what the eager minimum holds besides: y and a result
+    assert int(rss_) < 300
