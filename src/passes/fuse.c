@@ -76,6 +76,23 @@ int dt_fuse_reduction(const dt_fuse *f, const dt_step *s, int64_t *row) {
     return line ? kind : DT_FUSED_CODE;
 }
 
+enum { SUMMED_AT_ONCE = 4 * 32768 }; /* elements that one task may sum */
+
+int64_t dt_fuse_columns(const dt_fuse *f, const dt_step *s, int64_t *row) {
+    const dt_instr *in = &s->in;
+    if (in->kind != DT_I_KERNEL || in->n_in != 1 || in->n_out != 1 || !f->backend->reduction) return 0;
+    int kind = f->backend->reduction(in->fn);
+    const dt_view *v = &in->view[0], *o = &in->view[1];
+    if ((kind != DT_FUSED_SUM && kind != DT_FUSED_MEAN) || !dt_dtype_is_float(v->dtype) || !dt_dtype_is_float(o->dtype)) return 0;
+    if (!dt_view_contiguous(v) || !dt_view_contiguous(o) || !dt_view_numel(v)) return 0;
+    dt_reduce_plan p; /* one run of columns, all rows beneath each other */
+    dt_reduce_plan_make(v, &((const dt_reduce_attr *)in->ctx.attr)->dim, &p);
+    if (!p.columns || p.n_keep != 1 || p.n_red != 1 || p.red_stride[0] != p.outs || !row_fits(p.outs * p.reds, p.outs)) return 0;
+    if (p.segs == 1 && p.outs * p.reds >= SUMMED_AT_ONCE) return 0; /* its kernel divides the columns among the team */
+    *row = p.outs;
+    return p.seg;
+}
+
 static int find(const dt_fuse *f, int g) {
     while (g >= 0 && f->g[g].into >= 0) g = f->g[g].into;
     return g;
@@ -124,6 +141,7 @@ static bool spreads(const dt_view *v, const dt_view *o, int64_t row) {
 /* ---- how a step joins ------------------------------------------------------------------------------------------------------------------------------ */
 typedef struct joining {
     int64_t size, row; /* of the group it will be in */
+    int64_t seg;       /* of a sum over columns, which makes no value for members */
     bool rows;         /* its result has an element per row */
     int n, group[DT_PW_MAX_IN];
 } joining;
@@ -140,7 +158,7 @@ static void find_role(const dt_fuse *f, const dt_step *s, joining *j) {
     j->size = dt_view_numel(o);
     for (int k = 0; k < s->in.n_in && !j->rows; k++) {
         const dt_fuse_group *g = source(f, s, k);
-        if (!g || !g->row || !f->rows[f->maker[s->in.operand[k].slot]] || g->size / g->row != j->size) continue;
+        if (!g || !g->row || f->sums[f->maker[s->in.operand[k].slot]] || !f->rows[f->maker[s->in.operand[k].slot]] || g->size / g->row != j->size) continue;
         *j = (joining){.size = g->size, .row = g->row, .rows = true};
     }
     for (int k = 0; k < s->in.n_in && !j->row; k++) {
@@ -158,7 +176,7 @@ static bool joins(const dt_fuse *f, const dt_step *s, int k, const joining *j) {
     const dt_fuse_group *g = source(f, s, k);
     const dt_step *m = &f->p->step[f->maker[s->in.operand[k].slot]];
     const dt_view *v = &s->in.view[k], *o = &s->in.view[s->in.n_in], *w = &m->in.view[m->in.n_in];
-    if (s->in.operand[k].offset || v->dtype != w->dtype) return false;
+    if (s->in.operand[k].offset || v->dtype != w->dtype || f->sums[f->maker[s->in.operand[k].slot]]) return false;
     bool below = !g->row && j->row && g->size != j->size && g->size == j->size / j->row; /* all of g has an element per row */
     if (!below && (g->size != j->size || (g->row && j->row && g->row != j->row))) return false;
     bool rows = below || f->rows[f->maker[s->in.operand[k].slot]];
@@ -244,6 +262,7 @@ static void adapt(dt_fuse *f, dt_fuse_group *g, const joining *j) {
         for (int i = 0; i < g->n; i++) f->rows[g->member[i]] = true;
     g->size = j->size;
     if (j->row) g->row = j->row;
+    if (j->seg) g->seg = j->seg;
 }
 
 /* The group that step `at` is in from now on. */
@@ -260,6 +279,7 @@ static int enter(dt_fuse *f, int at, joining *j) {
     for (int i = 1; i < j->n; i++) {
         dt_fuse_group *g = &f->g[j->group[i]];
         if (g->row) f->g[own].row = g->row;
+        if (g->seg) f->g[own].seg = g->seg;
         for (int k = 0; k < g->n; k++) group_add(&f->g[own], g->member[k]);
         g->into = own;
     }
@@ -278,6 +298,11 @@ static void scan_step(dt_fuse *f, int at) {
         j.rows = true;
         find_groups(f, s, &j);
         own = enter(f, at, &j);
+    } else if ((j.seg = dt_fuse_columns(f, s, &j.row)) != 0) {
+        j.size = dt_view_numel(&s->in.view[0]);
+        f->sums[at] = true;
+        find_groups(f, s, &j);
+        if (j.n && fits(f, &j, at)) own = enter(f, at, &j);
     } else if (elementwise(f, s)) {
         j = (joining){0};
         find_role(f, s, &j);
@@ -314,8 +339,9 @@ static dt_status fuse_program(dt_build *b, dt_prog *p, bool *escapes) {
     f.outside = DT_ARENA_ARRAY(&b->tmp, bool, p->n_st + 1);
     f.group_of = DT_ARENA_ARRAY(&b->tmp, int, p->n_step + 1);
     f.rows = DT_ARENA_ARRAY(&b->tmp, bool, p->n_step + 1);
+    f.sums = DT_ARENA_ARRAY(&b->tmp, bool, p->n_step + 1);
     f.g = DT_ARENA_ARRAY(&b->tmp, dt_fuse_group, p->n_step + 1);
-    if (!f.maker || !f.outside || !f.group_of || !f.rows || !f.g) return no_memory();
+    if (!f.maker || !f.outside || !f.group_of || !f.rows || !f.sums || !f.g) return no_memory();
     for (int i = 0; i < p->n_st; i++) f.maker[i] = -1;
     for (int i = 0; i < p->n_step; i++) {
         f.group_of[i] = -1;

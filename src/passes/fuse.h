@@ -10,6 +10,7 @@ typedef struct dt_fuse_group {
     int n, last;
     bool open;
     int into;          /* merged into that group; -1: none */
+    int64_t seg;       /* rows of a segment of sums over columns, 0: no member is one */
     int64_t size, row; /* elements of a full tensor; of a row, 0: no member works on rows */
     int member[DT_FUSED_MEMBERS];
 } dt_fuse_group;
@@ -21,6 +22,7 @@ typedef struct dt_fuse {
     int *maker;    /* (n_st,) step that writes a storage, -1: an input of the plan */
     int *group_of; /* (n_step,) -1: none */
     bool *rows;    /* (n_step,) of a member: its result has an element per row */
+    bool *sums;    /* (n_step,) of a member: it sums over columns, and no other member may read it */
     bool *escapes; /* (n_st,) */
     bool *outside; /* (n_st,) read by a step that is not in its maker's group */
     dt_fuse_group *g;
@@ -38,6 +40,8 @@ static inline bool dt_fuse_is_member(const int *member, int n, int step) {
 static inline bool dt_fuse_half(dt_dtype t) { return dt_pw_tile_dtype(t) != t; }
 /* dt_fused_kind of a step that reduces rows just as the interpreter does; DT_FUSED_CODE: it does not. */
 int dt_fuse_reduction(const dt_fuse *f, const dt_step *s, int64_t *row);
+/* Rows of a segment if the step sums columns as the interpreter does, else 0; *row: elements of a row. */
+int64_t dt_fuse_columns(const dt_fuse *f, const dt_step *s, int64_t *row);
 /* fuse_make.c: *made false: the group would not fit into an instruction, its steps stay as they are. */
 dt_status dt_fuse_make(const dt_fuse *f, const dt_fuse_group *g, dt_step *out, bool *made) DT_WUR;
 

@@ -88,7 +88,7 @@ static void add_member(making *m, int i) {
     const dt_step *s = &m->f->p->step[m->g->member[i]];
     const dt_instr *in = &s->in;
     int64_t row = 0;
-    int kind = dt_fuse_reduction(m->f, s, &row), st_out = in->operand[in->n_in].slot, refs[DT_PW_MAX_IN];
+    int kind = dt_fuse_columns(m->f, s, &row) ? DT_FUSED_COLUMNS : dt_fuse_reduction(m->f, s, &row), st_out = in->operand[in->n_in].slot, refs[DT_PW_MAX_IN];
     bool rows = m->f->rows[m->g->member[i]];
     for (int k = 0; k < in->n_in; k++) refs[k] = read_input(m, s, k, rows && kind == DT_FUSED_CODE, kind != DT_FUSED_CODE);
     m->at[i] = m->x->n_ops;
@@ -106,7 +106,11 @@ static void add_member(making *m, int i) {
         o->key = in->view[0].dtype;
         o->count = dt_reduce_count(in->ctx.in_place, in->view[0].ndim, &((const dt_reduce_attr *)in->ctx.attr)->dim);
     }
-    if (!m->f->escapes[st_out] && !m->f->outside[st_out] && i + 1 < m->g->n) return;
+    if (kind == DT_FUSED_COLUMNS) {
+        if (m->f->backend->reduction(in->fn) != DT_FUSED_MEAN) o->count = 0;
+        o->code = m->x->n_columns++;
+    }
+    if (kind != DT_FUSED_COLUMNS && !m->f->escapes[st_out] && !m->f->outside[st_out] && i + 1 < m->g->n) return;
     if (m->x->n_out == DT_FUSED_OUT) {
         m->full = true;
         return;
@@ -114,6 +118,7 @@ static void add_member(making *m, int i) {
     o->out = (int8_t)m->x->n_out;
     m->x->made_by[m->x->n_out] = (uint8_t)m->at[i];
     m->x->rows_out |= (uint32_t)rows << m->x->n_out;
+    m->x->columns_out |= (uint32_t)(kind == DT_FUSED_COLUMNS) << m->x->n_out;
     m->out_view[m->x->n_out] = in->view[in->n_in];
     m->out[m->x->n_out++] = in->operand[in->n_in];
 }
@@ -148,7 +153,13 @@ static int assign_tiles(dt_fused *x, bool rows) {
     }
     for (int i = 0; i < x->n_ops; i++) {
         dt_fused_op *o = &x->op[i];
-        if (o->rows != rows || (o->out >= 0 && !dt_fuse_half(o->dtype))) continue;
+        bool sums = o->kind == DT_FUSED_COLUMNS; /* their tile lives on from block to block */
+        if (o->rows != rows || (o->out >= 0 && !dt_fuse_half(o->dtype) && !sums)) continue;
+        if (sums) {
+            o->tile = (int8_t)n;
+            busy_until[n++] = DT_FUSED_OPS;
+            continue;
+        }
         size_t bytes = dt_dtype_size(dt_pw_tile_dtype(o->dtype));
         int t = 0;
         while (t < n && (busy_until[t] > i || (busy_until[t] == i && size[t] != bytes))) t++;
@@ -201,6 +212,10 @@ static dt_status fill_step(const making *m, dt_step *out) {
     in->fused = x;
     in->ctx = (dt_kctx){.op = last->in.ctx.op, .attr = x, .n_in = n_in, .n_out = x->n_out, .in = in->view, .out = in->view + n_in};
     in->scratch = (dt_operand){-1, 0};
+    if (x->n_columns) {
+        int64_t segs = (x->size / x->row + x->seg - 1) / x->seg;
+        DT_TRY(dt_build_storage(m->f->b, (int)(m->f->p - m->f->b->prog), (size_t)(x->n_columns * segs * x->row) * sizeof(double), &in->scratch.slot));
+    }
     out->inplace_any = true;
     return DT_OK;
 }
@@ -210,6 +225,7 @@ dt_status dt_fuse_make(const dt_fuse *f, const dt_fuse_group *g, dt_step *out, b
     if (!m.x) return no_memory();
     m.x->size = g->size;
     m.x->row = g->row;
+    m.x->seg = g->seg;
     m.x->name = group_name(&m);
     for (int i = 0; i < g->n && !m.full; i++) add_member(&m, i);
     if (m.full) return DT_OK;

@@ -100,7 +100,7 @@ static dt_status find_escapes(finish *f) {
     f->escapes = DT_ARENA_ARRAY(&b->tmp, bool *, b->n_prog + 1);
     if (!f->escapes) return no_memory();
     for (int q = 0; q < b->n_prog; q++) {
-        f->escapes[q] = DT_ARENA_ARRAY(&b->tmp, bool, b->prog[q].n_st + 1);
+        f->escapes[q] = DT_ARENA_ARRAY(&b->tmp, bool, b->prog[q].n_st + b->prog[q].n_step + 1); /* fusion may add a storage a step */
         if (!f->escapes[q]) return no_memory();
     }
     for (int i = 0; i < b->n_live; i++)
@@ -176,7 +176,7 @@ static void take_written(finish *f, int prog, int at) {
  * later ops reads. */
 static bool read_after(dt_prog *p, const dt_step *s, int i, int k) {
     const dt_fused *x = s->in.fused;
-    if ((x->rows_in >> i & 1) != (x->rows_out >> k & 1)) return true;
+    if ((x->rows_in >> i & 1) != (x->rows_out >> k & 1) || x->columns_out >> k & 1) return true;
     int r = root_of(p, s->in.operand[i].slot);
     for (int j = 0; j < s->in.n_in; j++)
         if (s->in.operand[j].slot >= 0 && root_of(p, s->in.operand[j].slot) == r && x->last_read[j] > x->made_by[k]) return true;

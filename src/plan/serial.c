@@ -120,17 +120,22 @@ static bool fused_legal(const dt_fused *x) {
     if (x->n_ops < 1 || x->n_ops > DT_FUSED_OPS || x->n_in < 0 || x->n_in > DT_FUSED_IN || x->n_out < 1 || x->n_out > DT_FUSED_OUT) return false;
     if (x->n_tiles < 0 || x->n_tiles > DT_FUSED_OPS || x->n_row_tiles < 0 || x->n_row_tiles > DT_FUSED_OPS) return false;
     if (x->size < 0 || x->row < 0 || x->row == 1 || (x->row && x->size % x->row)) return false;
+    int columns = 0;
+    if (x->seg < 0 || (x->seg && !x->row) || x->n_columns < 0 || (x->n_columns > 0) != (x->seg > 0)) return false;
     for (int k = 0; k < x->n_ops; k++) {
         const dt_fused_op *o = &x->op[k];
         if (o->kind >= DT_FUSED_KINDS || o->rows > 1 || (o->rows && !x->row)) return false;
         if (o->n_in > DT_PW_MAX_IN || o->out >= x->n_out || o->key >= DT_DTYPE_COUNT || o->dtype >= DT_DTYPE_COUNT) return false;
         if (o->tile >= (o->rows ? x->n_row_tiles : x->n_tiles) || (o->out < 0 && o->tile < 0)) return false;
-        if (o->kind != DT_FUSED_CODE && (o->n_in != 1 || o->rows != (o->kind != DT_FUSED_SPREAD))) return false;
+        if (o->kind != DT_FUSED_CODE && (o->n_in != 1 || o->rows != (o->kind != DT_FUSED_SPREAD && o->kind != DT_FUSED_COLUMNS))) return false;
+        if (o->kind == DT_FUSED_COLUMNS && (o->code != columns++ || columns > x->n_columns || o->out < 0 || o->tile < 0)) return false;
+        if (o->out >= 0 && (x->columns_out >> o->out & 1) != (o->kind == DT_FUSED_COLUMNS)) return false;
         uint8_t read; /* a bool may hold any byte here */
         memcpy(&read, &o->read, 1);
         if (read > 1) return false;
         for (int i = 0; i < o->n_in; i++) { /* ops and reductions of full tensors must not read past a row's element */
             if (o->in[i] >= x->n_in + k) return false;
+            if (o->in[i] >= x->n_in && x->op[o->in[i] - x->n_in].kind == DT_FUSED_COLUMNS) return false;
             bool rows = o->in[i] < x->n_in ? x->rows_in >> o->in[i] & 1 : x->op[o->in[i] - x->n_in].rows;
             if (rows != (o->kind == DT_FUSED_SPREAD || (o->kind == DT_FUSED_CODE && o->rows)) && !(o->in[i] < x->n_in && !rows)) return false;
         }
@@ -147,6 +152,10 @@ static bool fused_walks(const dt_fused *x, const dt_instr *s) {
     for (int i = 0; i < s->n_in + s->n_out; i++) {
         bool rows = (i < s->n_in ? x->rows_in >> i : x->rows_out >> (i - s->n_in)) & 1;
         int64_t n = dt_view_numel(&s->view[i]);
+        if (i >= s->n_in && x->columns_out >> (i - s->n_in) & 1) {
+            if (n != x->row) return false;
+            continue;
+        }
         if (n != (rows ? x->size / (x->row ? x->row : 1) : x->size) && (n != 1 || i >= s->n_in)) return false;
     }
     return true;

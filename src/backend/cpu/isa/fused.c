@@ -28,6 +28,8 @@ typedef struct job {
     char *out[DT_FUSED_OUT];
     size_t out_size[DT_FUSED_OUT];
     fop op[DT_FUSED_OPS];
+    int64_t segs;
+    double *sums; /* (n_columns, segs, row) */
 } job;
 
 /* Elements [pos, pos + m), which are rows [r0, r0 + rows). */
@@ -63,6 +65,32 @@ static void compute(const job *j, const block *b, const dt_fused_op *o, dt_pw_fn
     (&(dt_reduce_rows){o->kind, o->key, dt_pw_tile_dtype(o->dtype), j->row, o->count}, b->rows, arg[0], to);
 }
 
+/* ---- sums over columns: a segment of rows is a task ---- */
+static double *sums_of(const job *j, const dt_fused_op *o, int64_t seg) { return j->sums + (o->code * j->segs + seg) * j->row; }
+
+static void begin_columns(const job *j, int64_t t, char *buf) {
+    for (int k = 0; k < j->f->n_ops; k++)
+        if (j->f->op[k].kind == DT_FUSED_COLUMNS) {
+            memset(tile_at(j, buf, false, j->f->op[k].tile), 0, j->tile);
+            memset(sums_of(j, &j->f->op[k], t), 0, (size_t)j->row * sizeof(double));
+        }
+}
+static void add_columns(const job *j, const block *b, const dt_fused_op *o, const void *x) {
+    int64_t seg = b->r0 / j->f->seg, at = b->r0 - seg * j->f->seg;
+    DT_ISA_FN(columns_add)(dt_pw_tile_dtype(o->key), at, b->rows, j->row, x, tile_at(j, b->buf, false, o->tile), sums_of(j, o, seg));
+}
+static void end_columns(const job *j, int64_t t, char *buf) {
+    for (int k = 0; k < j->f->n_ops; k++)
+        if (j->f->op[k].kind == DT_FUSED_COLUMNS)
+            DT_ISA_FN(columns_end)(dt_pw_tile_dtype(j->f->op[k].key), j->row, tile_at(j, buf, false, j->f->op[k].tile), sums_of(j, &j->f->op[k], t));
+}
+static void put_columns(const job *j) {
+    for (int k = 0; k < j->f->n_ops; k++) {
+        const dt_fused_op *o = &j->f->op[k];
+        if (o->kind == DT_FUSED_COLUMNS) DT_ISA_FN(columns_put)(j->segs, j->row, sums_of(j, o, 0), o->count, o->dtype, j->out[(int)o->out]);
+    }
+}
+
 static void run_ops(const job *j, const block *b, const void **value) {
     const dt_fused *f = j->f;
     for (int k = 0; k < f->n_ops; k++) {
@@ -70,6 +98,10 @@ static void run_ops(const job *j, const block *b, const void **value) {
         const fop *p = &j->op[k];
         const void *arg[DT_PW_MAX_IN];
         for (int i = 0; i < o->n_in; i++) arg[i] = value[o->in[i]];
+        if (o->kind == DT_FUSED_COLUMNS) {
+            add_columns(j, b, o, arg[0]);
+            continue;
+        }
         char *mem = o->out >= 0 ? j->out[o->out] + (o->rows ? b->r0 : b->pos) * (int64_t)j->out_size[o->out] : NULL;
         char *tile = o->tile >= 0 ? tile_at(j, b->buf, o->rows, o->tile) : NULL;
         if (!p->narrow) {
@@ -118,6 +150,7 @@ static void run_task(const job *j, int64_t t, char *buf) {
     for (int i = 0; i < j->f->n_in; i++)
         if (prepared(&j->in[i]))
             fill_tile(&j->w[i], &j->in[i], row_in(j, i) ? first / j->row : first, tile_at(j, buf, row_in(j, i), j->in_tile[i]), buf + j->raw_at);
+    if (j->f->seg) begin_columns(j, t, buf);
     block b = {.pos = lo, .buf = buf};
     for (; b.pos < hi; b.pos += b.m) {
         b.m = block_at(j, b.pos, hi);
@@ -126,6 +159,7 @@ static void run_task(const job *j, int64_t t, char *buf) {
         load_inputs(j, &b, value);
         run_ops(j, &b, value);
     }
+    if (j->f->seg) end_columns(j, t, buf);
 }
 
 static void small_task(void *arg, int64_t t) {
@@ -143,7 +177,7 @@ static dt_status resolve(job *j) {
         const dt_fused_op *o = &j->f->op[k];
         dt_dtype tile = dt_pw_tile_dtype(o->dtype);
         j->op[k] = (fop){0};
-        if (o->kind == DT_FUSED_SPREAD) continue;
+        if (o->kind == DT_FUSED_SPREAD || o->kind == DT_FUSED_COLUMNS) continue;
         if (o->kind == DT_FUSED_CODE) {
             j->op[k].fn = o->code == DT_PW_CAST ? DT_ISA_FN(pw_cast)(o->key, tile) : DT_ISA_FN(pw_find)(o->code, o->key);
             if (!j->op[k].fn) return dt_fail(DT_E_NOTIMPL, "fused: no block function for code %d on %s", o->code, dt_dtype_name(o->key));
@@ -189,6 +223,7 @@ static dt_status measure(job *j, const int *tiles, int64_t size) {
     if (dt_fused_bytes(j->block, tiles[0], tiles[1], size) > DT_FUSED_BYTES || j->size % j->row)
         return dt_fail(DT_E_INTERNAL, "fused: rows of %lld of %lld elements in %d tiles", (long long)j->row, (long long)j->size, tiles[0]);
     j->step = f->row ? (TASK / j->row > 1 ? TASK / j->row : 1) * j->row : TASK;
+    if (f->seg) j->step = f->seg * j->row;
     j->tile = ((size_t)(j->block + LONG_ROW) * (size_t)size + 63) & ~(size_t)63;
     j->row_tile = (size_t)(DT_FUSED_ROWS + LONG_ROW) * (size_t)size;
     j->raw_at = (size_t)tiles[0] * j->tile;
@@ -212,10 +247,13 @@ dt_status DT_ISA_FN(fused)(const dt_kctx *c) {
     }
     DT_TRY(measure(&j, tiles, (int64_t)widest(&j, c)));
     int64_t tasks = (j.size + j.step - 1) / j.step;
+    j.segs = tasks;
+    j.sums = c->scratch;
     dt_task_fn task = dt_fused_bytes(j.block, tiles[0], tiles[1], (int64_t)widest(&j, c)) > SMALL_BYTES ? large_task : small_task;
     if (tasks == 1)
         task(&j, 0);
     else
         dt_team_run(c->team, task, &j, tasks);
+    if (f->seg) put_columns(&j);
     return DT_OK;
 }

@@ -143,6 +143,46 @@ void DT_ISA_FN(reduce_rows)(const dt_reduce_rows *r, int64_t rows, const void *x
         rows_f32(kinds[r->kind], count, block, rows, r->n, x, r->to, out);
 }
 
+/* ---- columns in the fusion interpreter: what `column_block` and `combine` do ---- */
+#define DEFINE_COLUMNS(S, T)                                                                                       \
+    static void columns_add_##S(int64_t at, int64_t rows, int64_t n, const T *x, T *part, double *acc) {           \
+        for (int64_t r = 0; r < rows; r++, x += n) {                                                               \
+            for (int64_t c = 0; c < n; c++) part[c] += x[c];                                                       \
+            if ((at + r + 1) % 32) continue;                                                                       \
+            for (int64_t c = 0; c < n; c++) acc[c] += part[c], part[c] = 0;                                        \
+        }                                                                                                          \
+    }                                                                                                              \
+    static void columns_end_##S(int64_t n, const T *part, double *acc) {                                           \
+        for (int64_t c = 0; c < n; c++) acc[c] += part[c];                                                         \
+    }
+DEFINE_COLUMNS(f32, float)
+DEFINE_COLUMNS(f64, double)
+
+void DT_ISA_FN(columns_add)(dt_dtype t, int64_t at, int64_t rows, int64_t n, const void *x, void *part, double *acc) {
+    if (t == DT_float64)
+        columns_add_f64(at, rows, n, x, part, acc);
+    else
+        columns_add_f32(at, rows, n, x, part, acc);
+}
+void DT_ISA_FN(columns_end)(dt_dtype t, int64_t n, const void *part, double *acc) {
+    if (t == DT_float64)
+        columns_end_f64(n, part, acc);
+    else
+        columns_end_f32(n, part, acc);
+}
+void DT_ISA_FN(columns_put)(int64_t segs, int64_t n, const double *part, int64_t count, dt_dtype t, void *out) {
+    double acc[DT_BLOCK];
+    for (int64_t o = 0; o < n; o += DT_BLOCK) {
+        int64_t w = n - o < DT_BLOCK ? n - o : DT_BLOCK;
+        for (int64_t c = 0; c < w; c++) acc[c] = part[o + c];
+        for (int64_t g = 1; g < segs; g++)
+            for (int64_t c = 0; c < w; c++) acc[c] += part[g * n + o + c];
+        if (count)
+            for (int64_t c = 0; c < w; c++) acc[c] /= (double)count;
+        dt_store_f64((char *)out + o * (int64_t)dt_dtype_size(t), t, acc, w);
+    }
+}
+
 dt_status DT_ISA_FN(sum)(const dt_kctx *c) { return reduce(c, RED_SUM, false); }
 dt_status DT_ISA_FN(mean)(const dt_kctx *c) { return reduce(c, RED_SUM, true); }
 dt_status DT_ISA_FN(prod)(const dt_kctx *c) { return reduce(c, RED_PROD, false); }
