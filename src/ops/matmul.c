@@ -274,9 +274,14 @@ static dt_status place_linear(const dt_node *n, dt_rules *r) {
 
 static void grad_linear(dt_grad *g) {
     dt_tensor *gy = dt_grad_gy(g, 0);
+    if (dt_grad_needs(g, 2)) { /* before the products: what made gy may sum it while it is in the cache (passes/fuse.c) */
+        int64_t dims[DT_MAX_DIM];
+        int n = dt_ndim(gy) - 1;
+        for (int d = 0; d < n; d++) dims[d] = d;
+        dt_grad_set(g, 2, n ? dt_sum(g->s, gy, (dt_dims){n, dims}, false, DT_DTYPE_NONE) : gy);
+    }
     if (dt_grad_needs(g, 0)) dt_grad_set(g, 0, dt_matmul(g->s, gy, dt_grad_in(g, 1)));
     if (dt_grad_needs(g, 1)) dt_grad_set(g, 1, dt_outer_sum(g->s, gy, dt_grad_in(g, 0)));
-    if (dt_grad_needs(g, 2)) dt_grad_set(g, 2, gy); /* summed by the engine, as any broadcast operand */
 }
 
 const dt_op dt_op_linear = {
