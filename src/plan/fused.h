@@ -60,8 +60,8 @@ typedef struct dt_fused {
     int64_t size, row;          /* elements of a full tensor; of a row, 0: no row is looked at */
     int n_ops, n_in, n_out;     /* views of inputs have the shape that their reader walks: broadcast dimensions have stride 0 */
     int n_tiles, n_row_tiles;   /* of the results; inputs that need one get theirs at run time */
-    int64_t seg;      /* rows of a segment of sums over columns: each has a task and partial sums of its own; 0: there are none */
-    int n_columns;    /* such sums; their partial ones lie in scratch: (n_columns, segments, row) doubles */
+    int64_t seg;                /* rows of a segment of sums over columns: each has a task and partial sums of its own; 0: there are none */
+    int n_columns;              /* such sums; their partial ones lie in scratch: (n_columns, segments, row) doubles */
     uint32_t rows_in, rows_out; /* masks: inputs and outputs with an element per row */
     uint32_t columns_out;       /* outputs with an element per column */
     dt_fused_op op[DT_FUSED_OPS];

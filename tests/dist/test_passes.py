@@ -72,6 +72,12 @@ for dtype in (dtorch.float32, dtorch.float64, dtorch.bfloat16, dtorch.float16):
             for t in (y, x.grad, w.grad, b.grad):
                 if t is not None:
                     note(t.detach())
+    for shape in ((37, 300), (4, 1), (1, 50), (3, 5, 7), (2, 300, 1024), (129, 1030), (300, 8), (33, 5), (1000, 200), (0, 4), (5000, 4), (64, 9000)):
+        x, grad = dtorch.randn(*shape).to(dtype), dtorch.randn(*shape).to(dtype)
+        leading = tuple(range(len(shape) - 1))  # sums over columns at the end of a group
+        y, s = x * grad, softmax(x)
+        for t in (y.sum(leading), y.mean(leading, True), y.sum(-1), y, ((x - x.mean(-1, True)) * grad).sum(leading), (x * 2).mean(0) + 1, s.sum(leading) * 2 + s):
+            note(t)
     y = dtorch.randn(30, 40).to(dtype)
     total = (y * y).sum()
     for t in (total, y * (1 / (total.sqrt() + 1e-6)).clamp(max=1.0), softmax(y.T), (y.T - y.T.mean(-1, True)) * 2, softmax(y[:, 3:17]), softmax(y[::2]), (y[:1] * 1).sum(-1, True) * y):

@@ -172,28 +172,28 @@ DT_DEFINE_SUM(dt_lanes_sumsq_f64, double, dt_vd, DT_SQ)
 #ifdef DT_X86
 /* The same with the processor's max and min, which are `v OP a ? v : a`. They lose NaNs; the sum of all keeps them, so if it is one (or inf - inf
  * made it one) the careful loop runs. */
-#define DT_DEFINE_FAST_EXTREME(name, T, VT, V, PS, OP, INSTR)                                                \
-    static DT_MAYBE T name(const T *x, int64_t n, T m) {                                                       \
-        enum { W = DT_VB / sizeof(T), K = 4 };                                                                 \
-        if (n < K * W) return name##_careful(x, n, m);                                                         \
-        V a[K];                                                                                                \
-        VT s[K] = {{0}};                                                                                       \
-        int64_t i = 0;                                                                                         \
-        for (int k = 0; k < K; k++) a[k] = DT_X86(PS, loadu)(x + k * W);                                       \
-        for (; i + K * W <= n; i += K * W)                                                                     \
-            for (int k = 0; k < K; k++) {                                                                      \
-                V v = DT_X86(PS, loadu)(x + i + k * W);                                                        \
-                a[k] = DT_X86(PS, INSTR)(v, a[k]);                                                             \
-                s[k] += (VT)v;                                                                                 \
-            }                                                                                                  \
-        T lane[K * W], sum = 0;                                                                                \
-        for (int k = 0; k < K; k++) DT_X86(PS, storeu)(lane + k * W, a[k]);                                    \
-        s[0] = (s[0] + s[1]) + (s[2] + s[3]);                                                                  \
-        for (int l = 0; l < (int)W; l++) sum += s[0][l];                                                       \
-        if (sum != sum) return name##_careful(x, n, m);                                                        \
-        for (int l = 0; l < K * (int)W; l++) m = lane[l] OP m ? lane[l] : m;                                   \
-        for (; i < n; i++) m = x[i] OP m || x[i] != x[i] ? x[i] : m;                                           \
-        return m;                                                                                              \
+#define DT_DEFINE_FAST_EXTREME(name, T, VT, V, PS, OP, INSTR)                \
+    static DT_MAYBE T name(const T *x, int64_t n, T m) {                     \
+        enum { W = DT_VB / sizeof(T), K = 4 };                               \
+        if (n < K * W) return name##_careful(x, n, m);                       \
+        V a[K];                                                              \
+        VT s[K] = {{0}};                                                     \
+        int64_t i = 0;                                                       \
+        for (int k = 0; k < K; k++) a[k] = DT_X86(PS, loadu)(x + k * W);     \
+        for (; i + K * W <= n; i += K * W)                                   \
+            for (int k = 0; k < K; k++) {                                    \
+                V v = DT_X86(PS, loadu)(x + i + k * W);                      \
+                a[k] = DT_X86(PS, INSTR)(v, a[k]);                           \
+                s[k] += (VT)v;                                               \
+            }                                                                \
+        T lane[K * W], sum = 0;                                              \
+        for (int k = 0; k < K; k++) DT_X86(PS, storeu)(lane + k * W, a[k]);  \
+        s[0] = (s[0] + s[1]) + (s[2] + s[3]);                                \
+        for (int l = 0; l < (int)W; l++) sum += s[0][l];                     \
+        if (sum != sum) return name##_careful(x, n, m);                      \
+        for (int l = 0; l < K * (int)W; l++) m = lane[l] OP m ? lane[l] : m; \
+        for (; i < n; i++) m = x[i] OP m || x[i] != x[i] ? x[i] : m;         \
+        return m;                                                            \
     }
 #define DT_DEFINE_FLOAT_EXTREME(name, T, VT, VI, V, PS, OP, INSTR) \
     DT_DEFINE_EXTREME(name##_careful, T, VT, VI, OP)               \
