@@ -12,8 +12,6 @@
 #include "passes/options.h"
 #include "plan/trace.h"
 
-static dt_status no_memory(void) { return dt_fail(DT_E_NOMEM, "dispatch: out of host memory"); }
-
 /* ---- the plan ---------------------------------------------------------------------------------------------------------------------------- */
 /* The graph's plan, from the cache or new; borrowed from the cache. */
 static dt_status plan_of(dt_engine *e, dt_graph *g, dt_plan **out) {
@@ -77,8 +75,7 @@ static dt_status make_parts(const dt_graph *g, const dt_plan *p, const dt_run *r
         const dt_out_plan *op = &p->out[o];
         dt_gvalue *v = g->node[op->node].out[op->out];
         DT_TRY(dt_gvalue_parts(v));
-        for (int d = 0; d < v->meta->mesh->n; d++)
-            if (!(v->part[d] = dt_part_new(v->meta->ndim, op->part[d].stride))) return no_memory();
+        for (int d = 0; d < v->meta->mesh->n; d++) dt_gvalue_part(v, d, op->part[d].stride);
     }
     for (int o = 0; o < p->n_outs; o++) {
         const dt_out_plan *op = &p->out[o];
@@ -100,7 +97,6 @@ static dt_status make_parts(const dt_graph *g, const dt_plan *p, const dt_run *r
 static void drop_parts(const dt_graph *g, const dt_plan *p) {
     for (int o = 0; o < p->n_outs; o++) {
         dt_gvalue *v = g->node[p->out[o].node].out[p->out[o].out];
-        for (int d = 0; v->part && d < v->meta->mesh->n; d++) dt_free(v->part[d]);
         dt_free(v->part);
         v->part = NULL;
     }

@@ -45,9 +45,9 @@ void dt_engine_explain_oom(void); /* oom.c: adds the largest live tensors to the
 dt_gvalue *dt_gvalue_new(const dt_meta *meta);
 void dt_gvalue_free(dt_gvalue *v); /* its parts and itself */
 void dt_gvalue_parts_free(dt_gvalue *v);
-void dt_gvalue_release(dt_gvalue *v);           /* frees it if nobody needs it any more */
-dt_status dt_gvalue_parts(dt_gvalue *v) DT_WUR; /* allocates the array of parts */
-dt_part *dt_part_new(int ndim, const int64_t *stride);
+void dt_gvalue_release(dt_gvalue *v);                                /* frees it if nobody needs it any more */
+dt_status dt_gvalue_parts(dt_gvalue *v) DT_WUR;                      /* allocates the array of parts */
+dt_part *dt_gvalue_part(dt_gvalue *v, int i, const int64_t *stride); /* its i-th part, in the memory of the array. stride NULL: contiguous */
 /* Make v ready with parts that hold nothing but an error. */
 void dt_gvalue_poison(dt_gvalue *v, dt_error_t *e);
 /* A value of host memory: its parts are views of that memory. */

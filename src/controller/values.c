@@ -16,20 +16,18 @@ dt_gvalue *dt_gvalue_new(const dt_meta *meta) {
     return v;
 }
 
-dt_part *dt_part_new(int ndim, const int64_t *stride) {
-    dt_part *p = dt_calloc(1, sizeof *p + (stride ? sizeof(int64_t) * (size_t)ndim : 0));
-    if (!p) return NULL;
+static size_t part_size(const dt_gvalue *v) { return sizeof(dt_part) + sizeof(int64_t) * v->meta->ndim; }
+
+dt_part *dt_gvalue_part(dt_gvalue *v, int i, const int64_t *stride) {
+    dt_part *p = v->part[i] = (dt_part *)((char *)(v->part + v->meta->mesh->n) + (size_t)i * part_size(v));
     p->contiguous = !stride;
-    if (stride) memcpy(p->stride, stride, sizeof(int64_t) * (size_t)ndim);
+    if (stride) memcpy(p->stride, stride, sizeof(int64_t) * v->meta->ndim);
     return p;
 }
 
 void dt_gvalue_parts_free(dt_gvalue *v) {
-    for (int i = 0; v->part && i < v->meta->mesh->n; i++) {
-        if (!v->part[i]) continue;
-        if (v->part[i]->buf) dt_buf_drop(v->part[i]->buf);
-        dt_free(v->part[i]);
-    }
+    for (int i = 0; v->part && i < v->meta->mesh->n; i++)
+        if (v->part[i] && v->part[i]->buf) dt_buf_drop(v->part[i]->buf);
     dt_free(v->part);
     v->part = NULL;
 }
@@ -51,7 +49,7 @@ void dt_gvalue_release(dt_gvalue *v) {
 }
 
 dt_status dt_gvalue_parts(dt_gvalue *v) {
-    v->part = dt_calloc((size_t)v->meta->mesh->n, sizeof *v->part);
+    v->part = dt_calloc((size_t)v->meta->mesh->n, sizeof *v->part + part_size(v));
     return v->part ? DT_OK : dt_fail(DT_E_NOMEM, "value: out of host memory");
 }
 
@@ -62,9 +60,7 @@ void dt_gvalue_poison(dt_gvalue *v, dt_error_t *e) {
     v->layout = 0;
     if (dt_gvalue_parts(v)) return; /* no parts: reads fail with the out-of-memory error */
     for (int i = 0; i < v->meta->mesh->n; i++) {
-        v->part[i] = dt_part_new(0, NULL);
-        if (v->part[i]) v->part[i]->buf = dt_buf_new(v->meta->mesh->dev[i], 0, NULL);
-        if (!v->part[i] || !v->part[i]->buf) continue;
+        if (!(dt_gvalue_part(v, i, NULL)->buf = dt_buf_new(v->meta->mesh->dev[i], 0, NULL))) continue;
         v->part[i]->buf->live = 1;
         atomic_store(&v->part[i]->buf->error, dt_error_ref(e));
     }
@@ -79,13 +75,12 @@ static dt_status sim_part(dt_gvalue *v, int i, const dt_view *shape) {
     DT_TRY(dt_device_get(d, &s));
     DT_TRY(dt_alloc_get(&s->alloc, &bytes, &data));
     dt_buf *b = dt_buf_new(d, bytes, data);
-    if (!(v->part[i] = dt_part_new(v->meta->ndim, NULL)) || !b) {
+    if (!b) {
         dt_alloc_put(&s->alloc, data, bytes);
-        dt_free(b);
         return dt_fail(DT_E_NOMEM, "value: out of host memory");
     }
     b->live = 1;
-    v->part[i]->buf = b;
+    dt_gvalue_part(v, i, NULL)->buf = b;
     return DT_OK;
 }
 
@@ -93,7 +88,7 @@ static dt_status sim_part(dt_gvalue *v, int i, const dt_view *shape) {
 static dt_status remote_part(dt_gvalue *v, int i, dt_view *src, const dt_hostbuf *h, int64_t offset) {
     src->dtype = (dt_dtype)v->meta->dtype;
     src->data = (char *)h->data + offset * (int64_t)dt_dtype_size(src->dtype);
-    if (!(v->part[i] = dt_part_new(v->meta->ndim, NULL))) return dt_fail(DT_E_NOMEM, "value: out of host memory");
+    dt_gvalue_part(v, i, NULL);
     DT_TRY(dt_remote_host(src, v->meta->mesh->dev[i], &v->part[i]->buf));
     v->part[i]->buf->live = 1;
     return DT_OK;
@@ -127,12 +122,9 @@ dt_status dt_gvalue_from_host(dt_gvalue *v, dt_hostbuf *h) {
             continue;
         }
         bool dense = dt_view_contiguous(&shape);
-        v->part[i] = dt_part_new(m->ndim, dense ? NULL : stride);
+        dt_gvalue_part(v, i, dense ? NULL : stride);
         dt_buf *b = dt_buf_new(m->mesh->dev[i], 0, h->data);
-        if (!v->part[i] || !b) {
-            dt_free(b);
-            return dt_fail(DT_E_NOMEM, "value: out of host memory");
-        }
+        if (!b) return dt_fail(DT_E_NOMEM, "value: out of host memory");
         b->host = dt_hostbuf_ref(h);
         b->live = 1;
         v->part[i]->buf = b;

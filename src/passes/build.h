@@ -42,7 +42,8 @@ typedef struct dt_pval { /* a value during the build: (mesh->n,) parts */
 } dt_pval;
 
 typedef struct dt_step {
-    dt_instr in; /* views and operands allocated; operand.slot holds a storage number until the end */
+    dt_instr
+        in; /* views, operands, places and groups in `tmp`: the finished program has its own, or its neighbour's; operand.slot holds a storage number until the end */
     bool inplace_any, inplace_first, inplace_written;
     int first_consumer;
     int bucket; /* collectives of one bucket meet together; -1: alone */

@@ -201,8 +201,8 @@ static dt_status fill_step(const making *m, dt_step *out) {
     dt_instr *in = &out->in;
     in->n_in = (uint16_t)n_in;
     in->n_out = (uint16_t)x->n_out;
-    in->view = DT_ARENA_ARRAY(m->f->b->arena, dt_view, n);
-    in->operand = DT_ARENA_ARRAY(m->f->b->arena, dt_operand, n);
+    in->view = DT_ARENA_ARRAY(&m->f->b->tmp, dt_view, n);
+    in->operand = DT_ARENA_ARRAY(&m->f->b->tmp, dt_operand, n);
     if (!in->view || !in->operand) return no_memory();
     memcpy(in->view, m->view, sizeof *in->view * (size_t)n_in);
     memcpy(in->view + n_in, m->out_view, sizeof *in->view * (size_t)x->n_out);
@@ -221,7 +221,7 @@ static dt_status fill_step(const making *m, dt_step *out) {
 }
 
 dt_status dt_fuse_make(const dt_fuse *f, const dt_fuse_group *g, dt_step *out, bool *made) {
-    making m = {.f = f, .g = g, .x = DT_ARENA_NEW(f->b->arena, dt_fused)};
+    making m = {.f = f, .g = g, .x = DT_ARENA_NEW(&f->b->tmp, dt_fused)};
     if (!m.x) return no_memory();
     m.x->size = g->size;
     m.x->row = g->row;

@@ -47,8 +47,8 @@ dt_status dt_build_step(dt_build *b, int prog, int n_in, int n_out, dt_step **ou
     dt_step *s = &p->step[p->n_step++];
     int n = n_in + n_out;
     *s = (dt_step){.bucket = -1, .in = {.n_in = (uint16_t)n_in, .n_out = (uint16_t)n_out, .node = (uint32_t)b->node, .scratch = {-1, 0}}};
-    s->in.view = DT_ARENA_ARRAY(b->arena, dt_view, n ? n : 1);
-    s->in.operand = DT_ARENA_ARRAY(b->arena, dt_operand, n ? n : 1);
+    s->in.view = DT_ARENA_ARRAY(&b->tmp, dt_view, n ? n : 1);
+    s->in.operand = DT_ARENA_ARRAY(&b->tmp, dt_operand, n ? n : 1);
     if (!s->in.view || !s->in.operand) return no_memory();
     *out = s;
     return DT_OK;
@@ -146,7 +146,7 @@ dt_status dt_build_unary(dt_build *b, const dt_op *op, const dt_loc *in, dt_loc 
     DT_TRY(dt_build_step(b, in->prog, 1, 1, &s));
     dt_build_bind(s, 0, in);
     dt_build_bind(s, 1, out);
-    dt_geom *g = DT_ARENA_ARRAY(b->arena, dt_geom, 2);
+    dt_geom *g = DT_ARENA_ARRAY(&b->tmp, dt_geom, 2);
     if (!g) return no_memory();
     for (int i = 0; i < 2; i++) {
         g[i].first = true;
@@ -306,7 +306,7 @@ static dt_status node_kernel(dt_build *b, const dt_call *c, int pos, dt_pval *co
 static dt_status node_compute(dt_build *b, const dt_gnode *n, dt_pval **in, const int *number, dt_pval **out) {
     const dt_call *c = n->call;
     for (int pos = 0; pos < c->mesh->n; pos++) {
-        dt_geom *geom = DT_ARENA_ARRAY(b->arena, dt_geom, c->n_in + c->n_out + 1);
+        dt_geom *geom = DT_ARENA_ARRAY(&b->tmp, dt_geom, c->n_in + c->n_out + 1);
         if (!geom) return no_memory();
         for (int k = 0; k < c->n_in; k++)
             if (c->used[k]) dt_build_geom(&geom[k], c->used[k], pos);

@@ -12,6 +12,7 @@
 #include "passes/build.h"
 #include "passes/look.h"
 #include "passes/options.h"
+#include "plan/backend.h"
 #include "plan/fused.h"
 
 typedef struct finish {
@@ -379,10 +380,39 @@ static void waits(dt_prog *p, dt_instr *s, int first, seen *last) {
     wait_for_tenants(p, s->scratch.slot, first, s->queue, last, &s->wait);
 }
 
+/* ---- what a finished instruction points to: the first program's where it is equal, else a copy in the plan -------------------------------- */
+/* Nobody writes into a group or a place, so all devices may share them. Views hold addresses while a kernel runs; a device that runs none shares those too. */
+static const void *keep(dt_build *b, const void *mine, const void *first, size_t bytes) {
+    return first && !memcmp(mine, first, bytes) ? first : dt_arena_copy(b->arena, mine, bytes);
+}
+
+static dt_status keep_instr(dt_build *b, dt_instr *s, const dt_instr *first, bool dataless) {
+    size_t n = (size_t)s->n_in + s->n_out;
+    if (first && (first->kind != s->kind || first->n_in != s->n_in || first->n_out != s->n_out || !first->fused != !s->fused)) first = NULL;
+    s->operand = dt_arena_copy(b->arena, s->operand, sizeof *s->operand * n);
+    s->view = (dt_view *)keep(b, s->view, first && dataless ? first->view : NULL, sizeof *s->view * n);
+    if (!s->operand || !s->view) return no_memory();
+    if (s->kind != DT_I_KERNEL) return DT_OK;
+    s->ctx.in = s->view;
+    s->ctx.out = s->view + s->n_in;
+    if (s->fused) {
+        if (!(s->fused = keep(b, s->fused, first ? first->fused : NULL, sizeof *s->fused))) return no_memory();
+        s->ctx.attr = s->fused;
+    }
+    if (s->ctx.in_place && dataless) s->ctx.in_place = s->ctx.out_place = NULL;
+    if (!s->ctx.in_place) return DT_OK;
+    const dt_geom *g = keep(b, s->ctx.in_place, first ? first->ctx.in_place : NULL, sizeof *g * n);
+    if (!g) return no_memory();
+    s->ctx.in_place = g;
+    s->ctx.out_place = g + s->n_in;
+    return DT_OK;
+}
+
 static dt_status emit_program(finish *f, int prog, dt_program *out) {
     dt_build *b = f->b;
     dt_prog *p = &b->prog[prog];
     seen *last = DT_ARENA_ARRAY(&b->tmp, seen, p->n_st + 1);
+    const dt_backend *backend = dt_backend_of(dt_device_kind(p->device));
     int total[2] = {0, 0};
     if (!last) return no_memory();
     for (int i = 0; i < p->n_step; i++) total[p->step[i].in.queue]++;
@@ -400,6 +430,9 @@ static dt_status emit_program(finish *f, int prog, dt_program *out) {
         for (int k = 0; k < s->n_in + s->n_out; k++) s->operand[k].slot = slot_of(p, out, s->operand[k].slot);
         s->scratch.slot = slot_of(p, out, s->scratch.slot);
         if (first == i) head = out->n_instr[q];
+        const dt_program *one = &b->plan->program[0];
+        const dt_instr *like = prog && out->n_instr[q] < one->n_instr[q] ? &one->instr[q][out->n_instr[q]] : NULL;
+        DT_TRY(keep_instr(b, s, like, backend && backend->run));
         out->instr[q][out->n_instr[q]++] = *s;
         if (first != i) { /* the head runs the whole bucket, so it waits for what any of it needs */
             dt_instr *h = &out->instr[q][head];

@@ -315,7 +315,7 @@ static dt_status forward_step(ring *r, int pos, int i, int s) {
     const dt_meta *q = r->in[Q]->meta, *k = r->in[K]->meta, *y = r->out[0]->meta;
     int holder = source(r, pos, s), prog = r->in[Q]->loc[pos].prog;
     dt_attention_attr *a = step_attr(r, p, s);
-    dt_geom *g = DT_ARENA_ARRAY(r->b->arena, dt_geom, 9);
+    dt_geom *g = DT_ARENA_ARRAY(&r->b->tmp, dt_geom, 9);
     if (!a || !g) return no_memory();
     dt_loc l[9] = {p->q,
                    keys_at(r, 0, pos, s),
@@ -337,7 +337,7 @@ static dt_status backward_step(ring *r, int pos, int i, int s, bool add) {
     const dt_meta *gy = r->in[GY]->meta, *q = r->in[1 + Q]->meta, *k = r->in[1 + K]->meta;
     int holder = source(r, pos, s), prog = r->in[GY]->loc[pos].prog;
     dt_attention_attr *a = step_attr(r, p, s);
-    dt_geom *g = DT_ARENA_ARRAY(r->b->arena, dt_geom, 13);
+    dt_geom *g = DT_ARENA_ARRAY(&r->b->tmp, dt_geom, 13);
     if (!a || !g) return no_memory();
     a->add = add;
     dt_loc gk = s ? buffer(r, r->given, 0, pos, s) : r->sum[0][pos], gv = s ? buffer(r, r->given, 1, pos, s) : r->sum[1][pos];
@@ -394,7 +394,7 @@ static dt_loc *delta_at(ring *r, int pos) { return &r->part[2 * pos].acc; } /* w
 
 static dt_status delta(ring *r, int pos) {
     dt_loc *to = delta_at(r, pos), l[3] = {*grad_at(r, pos), r->in[B_OUT]->loc[pos]};
-    dt_geom *g = DT_ARENA_ARRAY(r->b->arena, dt_geom, 3);
+    dt_geom *g = DT_ARENA_ARRAY(&r->b->tmp, dt_geom, 3);
     if (!g) return no_memory();
     dt_build_geom(&g[0], r->in[GY]->meta, pos);
     DT_TRY(fresh(r, lse_at(r, pos), computing(r), -1, 0, to));

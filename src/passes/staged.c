@@ -58,7 +58,7 @@ static dt_status step(const staging *s, int pos, dt_kernel_fn fn, int n_in, dt_p
     dt_build *b = s->b;
     int prog = in[0]->loc[pos].prog;
     dt_loc from[8];
-    dt_geom *g = DT_ARENA_ARRAY(b->arena, dt_geom, n_in + n_out);
+    dt_geom *g = DT_ARENA_ARRAY(&b->tmp, dt_geom, n_in + n_out);
     if (!g) return no_memory();
     for (int i = 0; i < n_in + n_out; i++) {
         const dt_pval *v = i < n_in ? in[i] : out[i - n_in];

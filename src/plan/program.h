@@ -27,8 +27,9 @@ typedef struct dt_buf {
     size_t bytes; /* as allocated; 0 when `host` owns the memory */
     dt_device device;
     _Atomic(dt_error_t *) error;
-    dt_hostbuf *host; /* adopted host memory: read-only */
-    uint64_t id;      /* of memory on another node; 0: here, or not known there yet */
+    dt_hostbuf *host;        /* adopted host memory: read-only */
+    _Atomic uint32_t *block; /* made with others in one allocation, which begins with how many are left; NULL: alone */
+    uint64_t id;             /* of memory on another node; 0: here, or not known there yet */
     /* Other devices may read it (one-sided transfers). The controller counts the runs that write it and those elsewhere that read it as it pushes
      * them; workers count them as they finish. A reader elsewhere waits until all writes before it are done; a run that writes it again waits for
      * all reads before it. Both are for runs pushed earlier, so nobody waits in a circle. Futex words. */
@@ -203,6 +204,7 @@ typedef struct dt_run_part { /* one program's bindings */
 } dt_run_part;
 typedef struct dt_run {
     dt_plan *plan;
+    size_t capacity;        /* bytes of the block that the run and its arrays lie in */
     uint64_t seq;           /* of runs that other nodes take part in: counted by the controller */
     _Atomic uint32_t parts; /* programs still running */
     dt_run_part *part;      /* (n_programs,) */

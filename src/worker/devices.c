@@ -155,6 +155,7 @@ void dt_devices_free(void) {
         e->device[t] = NULL;
     }
     e->n_started = 0;
+    dt_runs_forget();
     dt_free(e->held);
     e->held = NULL;
     e->cap_held = 0;

@@ -14,37 +14,86 @@ static void *carve(layout *l, size_t bytes) {
     return p;
 }
 
-static size_t run_carve(const dt_plan *p, char *base, dt_run **out) {
+/* ---- memory of runs ----------------------------------------------------------------------------------------------------------------------------
+ * A plan of many devices needs a large block for a run, and fresh pages cost more than all else: a few blocks are kept for the next runs. */
+enum { SPARE = 4, SPARE_MIN = 1 << 16 };
+static _Atomic(dt_run *) spare[SPARE];
+
+static dt_run *run_take(size_t bytes) { /* not zeroed, but for the capacity */
+    for (int i = 0; i < SPARE && bytes >= SPARE_MIN; i++) {
+        dt_run *r = atomic_exchange(&spare[i], NULL), *none = NULL;
+        if (!r) continue;
+        if (r->capacity >= bytes && r->capacity / 4 <= bytes) return r;
+        if (!atomic_compare_exchange_strong(&spare[i], &none, r)) dt_free(r);
+    }
+    dt_run *r = dt_malloc(bytes);
+    if (r) r->capacity = bytes;
+    return r;
+}
+
+void dt_run_free(dt_run *r) {
+    for (int i = 0; i < SPARE && r->capacity >= SPARE_MIN; i++) {
+        dt_run *none = NULL;
+        if (atomic_compare_exchange_strong(&spare[i], &none, r)) return;
+    }
+    if (r->capacity >= SPARE_MIN) { /* the size in use now rather than an older one */
+        dt_run *old = atomic_exchange(&spare[0], r);
+        r = old;
+    }
+    dt_free(r);
+}
+
+void dt_runs_forget(void) {
+    for (int i = 0; i < SPARE; i++) dt_free(atomic_exchange(&spare[i], NULL));
+}
+
+/* First what must be zero, *zero bytes of it, then what is filled before it is read. */
+static size_t run_carve(const dt_plan *p, char *base, dt_run **out, size_t *zero) {
     layout l = {base};
     dt_run *r = carve(&l, sizeof *r);
     dt_run_part *part = carve(&l, sizeof *part * (size_t)p->n_programs);
     uint64_t *numbers = carve(&l, 8 * (size_t)(p->n_numbers + 1));
     uint32_t *site = carve(&l, 4 * (size_t)(p->n_nodes + 1));
     dt_rendezvous *meet = carve(&l, sizeof *meet * (size_t)(p->n_colls + 1));
-    if (base) *r = (dt_run){.part = part, .numbers = numbers, .site = site, .meet = meet};
+    if (base) *r = (dt_run){.capacity = r->capacity, .part = part, .numbers = numbers, .site = site, .meet = meet};
+    for (int i = 0; i < p->n_programs; i++) {
+        const dt_program *g = &p->program[i];
+        dt_buf **buf = carve(&l, sizeof *buf * (size_t)(g->n_ext + g->n_out + 1));
+        dt_error_t **error = carve(&l, sizeof *error * (size_t)g->n_slots);
+        if (base) part[i] = (dt_run_part){.run = r, .program = i, .buf = buf, .error = error};
+    }
+    for (int i = 0; i < p->n_colls; i++) { /* a node knows its own collectives only */
+        void *arrived = carve(&l, p->coll[i] ? sizeof(uint32_t) * DT_MEETINGS * (size_t)p->coll[i]->n_groups : 0);
+        if (base) meet[i] = (dt_rendezvous){.arrived = arrived};
+    }
+    *zero = (size_t)(l.at - base);
     for (int i = 0; i < p->n_programs; i++) {
         const dt_program *g = &p->program[i];
         void **b = carve(&l, sizeof *b * (size_t)g->n_slots);
-        dt_buf **buf = carve(&l, sizeof *buf * (size_t)(g->n_ext + g->n_out + 1));
-        dt_error_t **error = carve(&l, sizeof *error * (size_t)g->n_slots);
         uint32_t *need = carve(&l, sizeof *need * (size_t)(g->n_ext + 1));
-        if (base) part[i] = (dt_run_part){.run = r, .program = i, .base = b, .buf = buf, .need = need, .error = error};
+        if (!base) continue;
+        part[i].base = b;
+        part[i].need = need;
     }
     for (int i = 0; i < p->n_colls; i++) {
-        size_t n = p->coll[i] ? sizeof(void *) * (size_t)p->coll[i]->n : 0; /* a node knows its own collectives only */
+        size_t n = p->coll[i] ? sizeof(void *) * (size_t)p->coll[i]->n : 0;
         void *in = carve(&l, n), *o = carve(&l, n), *e = carve(&l, n);
-        void *arrived = carve(&l, p->coll[i] ? sizeof(uint32_t) * DT_MEETINGS * (size_t)p->coll[i]->n_groups : 0);
-        if (base) meet[i] = (dt_rendezvous){.arrived = arrived, .in = in, .out = o, .error = e};
+        if (!base) continue;
+        meet[i].in = in;
+        meet[i].out = o;
+        meet[i].error = e;
     }
     if (base) *out = r;
     return (size_t)(l.at - base);
 }
 
 dt_status dt_binding_new(const dt_plan *p, dt_binding *b) {
-    size_t bytes = run_carve(p, NULL, NULL), tail = (size_t)p->n_programs * (sizeof(size_t) + sizeof(void *)) + 16;
-    char *mem = dt_calloc(1, bytes + tail);
+    size_t zero, bytes = run_carve(p, NULL, NULL, &zero), tail = (size_t)p->n_programs * (sizeof(size_t) + sizeof(void *)) + 16;
+    char *mem = (char *)run_take(bytes + tail);
     if (!mem) return no_memory();
-    run_carve(p, mem, &b->run);
+    memset(mem + sizeof(dt_run), 0, zero - sizeof(dt_run));
+    memset(mem + bytes, 0, tail);
+    run_carve(p, mem, &b->run, &zero);
     b->arena = (void **)(mem + bytes);
     b->arena_bytes = (size_t *)(b->arena + p->n_programs);
     return DT_OK;
@@ -67,7 +116,44 @@ void dt_binding_undo(const dt_plan *p, dt_binding *b) {
                 dt_buf_unref(buf);
             }
     }
-    dt_free(b->run);
+    dt_run_free(b->run);
+}
+
+/* Results' buffers in blocks of up to BLOCK, which live as long as any of theirs. */
+enum { BLOCK = 16 };
+typedef struct buf_block {
+    _Atomic uint32_t left;
+    dt_buf buf[];
+} buf_block;
+
+static dt_status bind_results(const dt_program *prog, dt_alloc *a, dt_run_part *part) {
+    buf_block *k = NULL;
+    for (int i = 0; i < prog->n_out; i++) {
+        int at = i % BLOCK;
+        if (at == 0) {
+            int n = prog->n_out - i < BLOCK ? prog->n_out - i : BLOCK;
+            if (!(k = dt_calloc(1, sizeof *k + sizeof(dt_buf) * (size_t)n))) return no_memory();
+            atomic_store_explicit(&k->left, (uint32_t)n, memory_order_relaxed);
+        }
+        size_t bytes = prog->out_bytes[i];
+        void *data;
+        dt_status s = dt_alloc_get(a, &bytes, &data);
+        if (s) { /* the block's rest will not be made */
+            int all = prog->n_out - (i - at) < BLOCK ? prog->n_out - (i - at) : BLOCK;
+            uint32_t rest = (uint32_t)(all - at);
+            if (atomic_fetch_sub(&k->left, rest) == rest) dt_free(k);
+            return s;
+        }
+        dt_buf *b = &k->buf[at];
+        atomic_store_explicit(&b->refs, 1, memory_order_relaxed);
+        b->device = prog->device;
+        b->bytes = bytes;
+        b->data = data;
+        b->block = &k->left;
+        part->buf[prog->n_ext + i] = b;
+        part->base[prog->n_ext + i] = data;
+    }
+    return DT_OK;
 }
 
 dt_status dt_binding_program(const dt_plan *p, int i, dt_binding *b) {
@@ -75,18 +161,7 @@ dt_status dt_binding_program(const dt_plan *p, int i, dt_binding *b) {
     dt_run_part *part = &b->run->part[i];
     dt_device_state *s;
     DT_TRY(dt_device_get(prog->device, &s));
-    for (int k = 0; k < prog->n_out; k++) {
-        size_t bytes = prog->out_bytes[k];
-        void *data;
-        DT_TRY(dt_alloc_get(&s->alloc, &bytes, &data));
-        dt_buf *buf = dt_buf_new(prog->device, bytes, data);
-        if (!buf) {
-            dt_alloc_put(&s->alloc, data, bytes);
-            return no_memory();
-        }
-        part->buf[prog->n_ext + k] = buf;
-        part->base[prog->n_ext + k] = data;
-    }
+    DT_TRY(bind_results(prog, &s->alloc, part));
     if (prog->n_temp) {
         b->arena_bytes[i] = prog->arena_bytes;
         DT_TRY(dt_alloc_get(&s->alloc, &b->arena_bytes[i], &b->arena[i]));

@@ -37,7 +37,10 @@ void dt_buf_unref(dt_buf *b) {
     if (!b || atomic_fetch_sub_explicit(&b->refs, 1, memory_order_acq_rel) != 1) return;
     dt_error_unref(atomic_load(&b->error));
     dt_hostbuf_unref(b->host);
-    dt_free(b);
+    if (!b->block)
+        dt_free(b);
+    else if (atomic_fetch_sub_explicit(b->block, 1, memory_order_acq_rel) == 1)
+        dt_free(b->block);
 }
 
 /* ---- one instruction ------------------------------------------------------------------------------------------------------------------ */
@@ -298,7 +301,7 @@ void dt_run_end(dt_run *r) {
         for (int k = 0; k < prog->n_ext + prog->n_out; k++) dt_buf_unref(r->part[i].buf[k]);
     }
     dt_plan_unref(r->plan);
-    dt_free(r);
+    dt_run_free(r);
 }
 
 /* ---- the compute thread -------------------------------------------------------------------------------------------------------------------- */
