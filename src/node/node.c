@@ -183,7 +183,7 @@ static dt_status bind_failed(const dt_plan *p, dt_binding *b, dt_status why) {
         part->failed = dt_error_ref(e); /* never freed: a run that failed is rare */
         dt_device_state *s;
         DT_TRY(dt_device_get(prog->device, &s));
-        if (b->arena[i]) dt_alloc_put(&s->alloc, b->arena[i], b->arena_bytes[i]);
+        if (b->arena[i]) dt_alloc_arena_put(&s->alloc, b->arena[i], b->arena_bytes[i]);
         b->arena[i] = NULL;
         for (int k = prog->n_ext; k < prog->n_ext + prog->n_out; k++) {
             dt_buf *buf = part->buf[k];

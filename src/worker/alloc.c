@@ -24,7 +24,15 @@ size_t dt_alloc_rounded(size_t bytes) {
 
 void dt_alloc_init(dt_alloc *a, const dt_backend *b, void (*quiesce)(void)) { *a = (dt_alloc){.backend = b, .quiesce = quiesce}; }
 
-static void trim(dt_alloc *a, size_t keep) { /* largest classes first */
+static void arena_free(dt_alloc *a) {
+    if (!a->arena || a->arena_lent) return;
+    a->backend->free(a->arena, a->arena_bytes);
+    a->stats.reserved -= (int64_t)a->arena_bytes;
+    a->arena = NULL;
+    a->arena_bytes = 0;
+}
+
+static void trim(dt_alloc *a, size_t keep) { /* largest classes first, the arena last */
     if ((size_t)(a->stats.reserved - a->stats.allocated) <= keep) return;
     if (a->quiesce) a->quiesce();
     for (int c = DT_SIZE_CLASSES - 1; c >= 0; c--)
@@ -36,6 +44,7 @@ static void trim(dt_alloc *a, size_t keep) { /* largest classes first */
             f->next = a->spare;
             a->spare = f;
         }
+    if ((size_t)(a->stats.reserved - a->stats.allocated) > keep) arena_free(a);
 }
 
 void dt_alloc_fini(dt_alloc *a) {
@@ -99,4 +108,52 @@ void dt_alloc_put(dt_alloc *a, void *p, size_t bytes) {
     }
     *f = (dt_free_block){a->bin[c], p, bytes};
     a->bin[c] = f;
+}
+
+/* Growing waits for the runs that use the old one, unless that is small. It happens a few times, until the largest plan has run. */
+static dt_status arena_grow(dt_alloc *a, size_t want) {
+    enum { SMALL = 1 << 20 };
+    if (a->arena && a->arena_bytes >= SMALL) {
+        if (a->quiesce) a->quiesce();
+        arena_free(a);
+    } else if (a->arena) {
+        a->stats.allocated += (int64_t)a->arena_bytes; /* it becomes a cached block */
+        dt_alloc_put(a, a->arena, a->arena_bytes);
+        a->arena = NULL;
+    }
+    a->arena_bytes = want;
+    a->stats.n_alloc--;
+    return dt_alloc_get(a, &a->arena_bytes, &a->arena);
+}
+
+dt_status dt_alloc_arena(dt_alloc *a, size_t *bytes, void **out) {
+    size_t want = dt_alloc_rounded(*bytes);
+    dt_memory_stats *s = &a->stats;
+    if (a->arena_lent) return dt_alloc_get(a, bytes, out); /* cannot happen: one run is bound at a time */
+    if (a->arena_bytes < want) {
+        dt_status r = arena_grow(a, want);
+        if (r) {
+            a->arena = NULL;
+            a->arena_bytes = 0;
+            return r;
+        }
+    } else {
+        if (s->limit && s->allocated + (int64_t)want > s->limit) return out_of_memory(a, want);
+        s->allocated += (int64_t)want;
+        if (s->allocated > s->allocated_peak) s->allocated_peak = s->allocated;
+    }
+    s->n_alloc++;
+    a->arena_lent = true;
+    *bytes = want;
+    *out = a->arena;
+    return DT_OK;
+}
+
+void dt_alloc_arena_put(dt_alloc *a, void *p, size_t bytes) {
+    if (p != a->arena) {
+        dt_alloc_put(a, p, bytes);
+        return;
+    }
+    a->stats.allocated -= (int64_t)bytes;
+    a->arena_lent = false;
 }

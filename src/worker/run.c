@@ -108,7 +108,7 @@ void dt_binding_undo(const dt_plan *p, dt_binding *b) {
             continue;
         }
         if (dt_device_get(g->device, &s)) continue;
-        if (b->arena[i]) dt_alloc_put(&s->alloc, b->arena[i], b->arena_bytes[i]);
+        if (b->arena[i]) dt_alloc_arena_put(&s->alloc, b->arena[i], b->arena_bytes[i]);
         for (int k = g->n_ext; k < g->n_ext + g->n_out; k++)
             if (b->run->part[i].buf[k]) {
                 dt_buf *buf = b->run->part[i].buf[k];
@@ -164,7 +164,7 @@ dt_status dt_binding_program(const dt_plan *p, int i, dt_binding *b) {
     DT_TRY(bind_results(prog, &s->alloc, part));
     if (prog->n_temp) {
         b->arena_bytes[i] = prog->arena_bytes;
-        DT_TRY(dt_alloc_get(&s->alloc, &b->arena_bytes[i], &b->arena[i]));
+        DT_TRY(dt_alloc_arena(&s->alloc, &b->arena_bytes[i], &b->arena[i]));
         for (int k = 0; k < prog->n_temp; k++) part->base[prog->n_ext + prog->n_out + k] = (char *)b->arena[i] + prog->temp_offset[k];
     }
     part->base[prog->n_slots - 1] = b->run->numbers;
@@ -204,7 +204,7 @@ int dt_binding_push(dt_plan *p, dt_binding *b) {
     for (int i = 0; i < p->n_programs; i++) {
         dt_device_state *s;
         if (!dt_device_here(p->program[i].device) || dt_device_get(p->program[i].device, &s)) continue; /* cannot fail: it was started to be bound */
-        if (b->arena[i]) dt_alloc_put(&s->alloc, b->arena[i], b->arena_bytes[i]);                       /* reused only by later programs of this device */
+        if (b->arena[i]) dt_alloc_arena_put(&s->alloc, b->arena[i], b->arena_bytes[i]);                 /* reused only by later programs of this device */
         if (!whole && runs_here(&p->program[i])) count_accesses(&p->program[i], &r->part[i]);
     }
     for (int i = 0; i < p->n_colls; i++) r->meet[i].key = r->seq << 20 | (uint64_t)i << 1;

@@ -11,8 +11,9 @@ enum { HUGE_PAGE = 2 << 20 };
 static void *cpu_alloc(size_t bytes) {
     bool huge = bytes >= 2 * (size_t)HUGE_PAGE;
     size_t align = huge ? HUGE_PAGE : 64;
-    void *p = aligned_alloc(align, (bytes + align - 1) / align * align);
-    if (p && huge) madvise(p, bytes, MADV_HUGEPAGE);
+    void *p;
+    if (posix_memalign(&p, align, bytes)) return NULL; /* its end is in small pages */
+    if (huge) madvise(p, bytes / HUGE_PAGE * HUGE_PAGE, MADV_HUGEPAGE);
     return p;
 }
 
