@@ -34,6 +34,18 @@ def test_against_float64(shape):
         assert np.abs(got - want).max() <= 1e-5 * np.abs(want).max()
 
 
+def test_one_by_one_is_a_matrix_product():
+    g = np.random.default_rng(0)
+    x, w, gy = (dtorch.tensor(g.standard_normal(s), dtype=dtorch.float32) for s in ((3, 20, 7, 9), (30, 20, 1, 1), (3, 30, 7, 9)))
+    x.requires_grad_(True), w.requires_grad_(True)
+    y = F.conv2d(x, w)
+    (y * gy).sum().backward()
+    xn, wn, gn = (t.detach().numpy().astype("d") for t in (x, w[:, :, 0, 0], gy))
+    np.testing.assert_allclose(y.detach().numpy(), np.einsum("oc,nchw->nohw", wn, xn), rtol=1e-5, atol=1e-5)
+    np.testing.assert_allclose(x.grad.numpy(), np.einsum("oc,nohw->nchw", wn, gn), rtol=1e-5, atol=1e-5)
+    np.testing.assert_allclose(w.grad.numpy()[:, :, 0, 0], np.einsum("nohw,nchw->oc", gn, xn), rtol=1e-5, atol=1e-4)
+
+
 def test_threads_change_no_bit():
     before = dtorch.get_num_threads()
     try:

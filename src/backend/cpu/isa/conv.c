@@ -91,6 +91,35 @@ static void load_f64(const void *src, int64_t stride, int64_t n, double *dst) {
     for (int64_t i = 0; i < n; i++) dst[i] = s[i * stride];
 }
 
+/* Groups of few channels at unit steps (conv_flat.h): sizes are those of the padded source. */
+enum { FLAT_CHANNELS = 4, FLAT_TAPS = 64, FLAT_SIZE = 6144, FLAT_SLACK = 64 /* read and written beyond the last pixel */ };
+typedef struct flat {
+    dt_dtype dtype;
+    const void *src, *w, *bias, *grad;
+    void *dst;
+    int64_t N, G, Cin, Cout, taps, in[3], out[3], pad[3], pitch[3], size, pixels, off[FLAT_TAPS];
+    bool turned;
+} flat;
+
+static bool flat_plan(const dt_conv_geom *g, bool turned, flat *s) {
+    bool fits = g->G > 1 && g->Cg <= FLAT_CHANNELS && g->Og <= FLAT_CHANNELS && g->k[0] * g->k[1] * g->k[2] <= FLAT_TAPS;
+    *s = (flat){.N = g->N, .G = g->G, .Cin = turned ? g->Og : g->Cg, .Cout = turned ? g->Cg : g->Og, .taps = g->k[0] * g->k[1] * g->k[2], .turned = turned};
+    for (int d = 0; d < 3; d++) {
+        s->in[d] = turned ? g->out[d] : g->in[d];
+        s->out[d] = turned ? g->in[d] : g->out[d];
+        s->pad[d] = turned ? g->dil[d] * (g->k[d] - 1) - g->pad[d] : g->pad[d];
+        int64_t reach = s->out[d] + g->dil[d] * (g->k[d] - 1);
+        s->pitch[d] = s->in[d] + s->pad[d] > reach ? s->in[d] + s->pad[d] : reach;
+        fits = fits && g->stride[d] == 1 && s->pad[d] >= 0 && s->pitch[d] < FLAT_SIZE;
+    }
+    if (!fits || s->pitch[0] * s->pitch[1] > FLAT_SIZE || s->pitch[0] * s->pitch[1] * s->pitch[2] > FLAT_SIZE - 4 * FLAT_SLACK) return false;
+    for (int64_t t = 0; t < s->taps; t++)
+        s->off[t] = (t / g->k[2] / g->k[1] * g->dil[0] * s->pitch[1] + t / g->k[2] % g->k[1] * g->dil[1]) * s->pitch[2] + t % g->k[2] * g->dil[2];
+    s->pixels = ((s->out[0] - 1) * s->pitch[1] + s->out[1] - 1) * s->pitch[2] + s->out[2];
+    s->size = s->pitch[0] * s->pitch[1] * s->pitch[2] + 2 * FLAT_SLACK;
+    return true;
+}
+
 #define T float
 #define MASK int32_t
 #define SUF _f32
@@ -98,6 +127,7 @@ static void load_f64(const void *src, int64_t stride, int64_t n, double *dst) {
 #define LOAD(dtype, src, stride, n, dst) DT_ISA_FN(load_f32)(dtype, src, stride, n, dst)
 #define STORE(dtype, src, n, dst) DT_ISA_FN(store_f32)(dtype, src, n, dst)
 #include "backend/cpu/isa/conv_body.h"
+#include "backend/cpu/isa/conv_flat.h"
 #undef T
 #undef MASK
 #undef SUF
@@ -111,6 +141,33 @@ static void load_f64(const void *src, int64_t stride, int64_t n, double *dst) {
 #define LOAD(dtype, src, stride, n, dst) load_f64(src, stride, n, dst)
 #define STORE(dtype, src, n, dst) memcpy(dst, src, (size_t)(n)*8)
 #include "backend/cpu/isa/conv_body.h"
+#include "backend/cpu/isa/conv_flat.h"
+
+/* Few channels a group. For conv_weight `grad` is given: the gradient of the result. */
+static bool run_flat(const dt_conv_geom *g, bool turned, dt_dtype dtype, const void *src, const void *w, const void *bias, const void *grad, void *dst,
+                     dt_team *team) {
+    flat s;
+    if (!flat_plan(g, turned, &s)) return false;
+    s.dtype = dtype;
+    s.src = src;
+    s.w = w;
+    s.bias = bias;
+    s.grad = grad;
+    s.dst = dst;
+    bool wide = dtype == DT_float64;
+    dt_team_run(team, grad ? (wide ? flat_weight_f64 : flat_weight_f32) : (wide ? flat_task_f64 : flat_task_f32), &s, grad ? g->G : g->N * g->G);
+    return true;
+}
+
+/* 1 x 1 at unit steps, one group: a product of matrices for each image, whose columns are the pixels. */
+static bool is_plain(const dt_conv_geom *g) {
+    for (int d = 0; d < 3; d++)
+        if (g->k[d] != 1 || g->stride[d] != 1 || g->pad[d] != 0 || g->in[d] != g->out[d]) return false;
+    return g->G == 1;
+}
+static dt_gemm plain(const dt_conv_geom *g, dt_dtype dtype, int64_t m, int64_t n, int64_t k, const void *a, const void *b, void *c) {
+    return (dt_gemm){.dtype = dtype, .m = m, .n = n, .k = k, .a = a, .b = b, .c = c, .nb = 1, .batch = {g->N}, .abs = {0}, .bbs = {k * n}, .brs = n, .bcs = 1};
+}
 
 static void run_product(product *p, dt_team *team) {
     p->row_blocks = (p->M + DT_CONV_ROWS - 1) / DT_CONV_ROWS;
@@ -147,6 +204,14 @@ dt_status DT_ISA_FN(conv)(const dt_kctx *c) {
     dt_conv_geom g = dt_conv_geometry(c->attr, x, w, y);
     if (dt_view_numel(y) == 0) return DT_OK;
     const void *bias = dt_view_given(b) ? b->data : NULL;
+    if (run_flat(&g, false, x->dtype, x->data, w->data, bias, NULL, y->data, c->team)) return DT_OK;
+    if (is_plain(&g) && !bias) {
+        dt_gemm p = plain(&g, x->dtype, g.O, g.in[0] * g.in[1] * g.in[2], g.C, w->data, x->data, y->data);
+        p.ars = g.C;
+        p.acs = 1;
+        DT_ISA_FN(gemm_run)(&p, c->team);
+        return DT_OK;
+    }
     if (is_depthwise(&g)) {
         depth s = {.g = &g, .dtype = x->dtype, .w = w->data, .bias = bias, .x = x->data, .y = y->data, .taps = g.k[0] * g.k[1] * g.k[2]};
         dt_team_run(c->team, x->dtype == DT_float64 ? depth_forward_f64 : depth_forward_f32, &s, g.N * g.C);
@@ -212,6 +277,14 @@ dt_status DT_ISA_FN(conv_input)(const dt_kctx *c) {
     const dt_view *y = &c->in[0], *w = &c->in[1], *x = &c->out[0];
     dt_conv_geom g = dt_conv_geometry(c->attr, x, w, y);
     if (dt_view_numel(x) == 0) return DT_OK;
+    if (run_flat(&g, true, x->dtype, y->data, w->data, NULL, NULL, x->data, c->team)) return DT_OK;
+    if (is_plain(&g)) {
+        dt_gemm p = plain(&g, x->dtype, g.C, g.in[0] * g.in[1] * g.in[2], g.O, w->data, y->data, x->data);
+        p.ars = 1;
+        p.acs = g.C;
+        DT_ISA_FN(gemm_run)(&p, c->team);
+        return DT_OK;
+    }
     if (is_depthwise(&g)) {
         depth s = {.g = &g, .dtype = x->dtype, .w = w->data, .x = x->data, .y = y->data, .taps = g.k[0] * g.k[1] * g.k[2]};
         dt_team_run(c->team, x->dtype == DT_float64 ? depth_input_f64 : depth_input_f32, &s, g.N * g.C);
@@ -255,6 +328,7 @@ dt_status DT_ISA_FN(conv_weight)(const dt_kctx *c) {
     dt_conv_geom g = dt_conv_geometry(c->attr, x, w, y);
     if (dt_view_numel(w) == 0) return DT_OK;
     bool wide = x->dtype == DT_float64;
+    if (run_flat(&g, false, x->dtype, x->data, NULL, NULL, y->data, w->data, c->team)) return DT_OK;
     if (is_depthwise(&g)) {
         depth s = {.g = &g, .dtype = x->dtype, .w_out = w->data, .x = x->data, .y = y->data, .taps = g.k[0] * g.k[1] * g.k[2]};
         dt_team_run(c->team, wide ? depth_weight_f64 : depth_weight_f32, &s, g.C);
