@@ -34,8 +34,12 @@ int dt_devices_threads(void) {
 
 static void share_cores(dt_devices *e) {
     int each = e->n_started ? dt_devices_threads() / e->n_started : 1;
-    for (int i = 0; e->device[DT_CPU] && i < DT_MAX_DEVICES; i++)
-        if (e->device[DT_CPU][i].worker) dt_worker_team(e->device[DT_CPU][i].worker, each < 1 ? 1 : each);
+    int left = e->n_started; /* beyond the last one lie pages that were never touched */
+    for (int i = 0; e->device[DT_CPU] && left && i < DT_MAX_DEVICES; i++)
+        if (e->device[DT_CPU][i].worker) {
+            dt_worker_team(e->device[DT_CPU][i].worker, each < 1 ? 1 : each);
+            left--;
+        }
 }
 
 void dt_devices_threads_set(int n) { atomic_store(&threads_wanted, n); }
@@ -105,7 +109,7 @@ void dt_device_push(dt_device_state *s, dt_item item) {
         dt_devices_wake();
         atomic_store(&waiting, 1);
         uint32_t seen = atomic_load(&idle_events);
-        dt_futex_wait(&idle_events, seen, 200);
+        dt_futex_wait(&idle_events, seen, 2000);
         atomic_store(&waiting, 0);
     }
 }

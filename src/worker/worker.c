@@ -334,7 +334,8 @@ static bool run_next(dt_worker *w) {
     uint32_t head = atomic_load_explicit(&w->head, memory_order_relaxed);
     bool go = run_item(w, w->item[head % QUEUE]);
     atomic_store_explicit(&w->head, head + 1, memory_order_release);
-    if (w->wake && head + 1 == atomic_load_explicit(&w->tail, memory_order_acquire)) w->wake();
+    uint32_t left = atomic_load_explicit(&w->tail, memory_order_acquire) - (head + 1);
+    if (w->wake && (left == 0 || left == QUEUE / 2)) w->wake(); /* idle; or there is room again for who found the queue full */
     return go;
 }
 

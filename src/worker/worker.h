@@ -26,8 +26,9 @@ typedef struct dt_item {
     void *p; /* dt_run_part * | dt_fetch * (freed by the worker) | dt_future * (one reference) | NULL */
 } dt_item;
 
-dt_status dt_worker_new(dt_device d, int team_max, int team, void (*wake)(void), dt_worker **out) DT_WUR; /* wake: called when the worker falls idle */
-void dt_worker_free(dt_worker *w);                                                                        /* finishes what was pushed, joins */
+dt_status dt_worker_new(dt_device d, int team_max, int team, void (*wake)(void),
+                        dt_worker **out) DT_WUR; /* wake: called when the worker falls idle, or its queue is half empty again */
+void dt_worker_free(dt_worker *w);               /* finishes what was pushed, joins */
 /* False when the queue is full: nothing was pushed. wake: or else whoever pushes calls dt_worker_wake or dt_worker_help later. */
 bool dt_worker_push(dt_worker *w, dt_item item, bool wake);
 bool dt_worker_asleep(const dt_worker *w);
