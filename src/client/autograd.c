@@ -282,6 +282,12 @@ void dt_grad_set(dt_grad *g, int i, dt_tensor *gx) {
     if (!g->s->status) g->gx[i] = gx;
 }
 
+void dt_grad_set_outer(dt_grad *g, int i, dt_tensor *a, dt_tensor *b) {
+    if (g->s->status || !a || !b) return;
+    g->outer[2 * i] = a;
+    g->outer[2 * i + 1] = b;
+}
+
 /* ---- looking at the graph ---- */
 const char *dt_grad_node_name(const dt_grad_node *n) {
     static _Thread_local char name[80];

@@ -3,12 +3,25 @@
  * A run gives every node it meets an `info` (arena): how many edges still have to deliver, the gradients that came in, who captures them.
  * A table of the run's own leads from nodes to infos (rejected: a pointer in the node): hooks and custom functions may start further runs
  * over the same nodes, in this thread or, once they let go of the binding's lock, in another. With `inputs`, only nodes on a way to an
- * input run. Leaf nodes, and moves and casts of leaves, come before all others, so that gradients are accumulated as soon as they are complete. Gradient formulas run
+ * input run. Gradients that are products of few rows (dt_grad_set_outer) wait at their node for the others and become one product. Leaf nodes, and moves and casts of leaves, come before all others, so that gradients are accumulated as soon as they are complete. Gradient formulas run
  * with grad mode off unless create_graph. */
 #include <stdlib.h>
 
 #include "client/internal.h"
+#include "dtorch_ops.h"
 #include "ops/grad.h"
+
+/* Products of equal shapes for one output of a node, not made yet. */
+typedef struct outers {
+    struct outers *next; /* of another output, or other shapes */
+    uint32_t nr;
+    int n;
+    const dt_meta *like;       /* the gradient's */
+    dt_tensor **a, **b;        /* (n,) strong */
+    const dt_grad_node *maker; /* who made the first, for messages; alive as long as the run */
+    int index;
+} outers;
+enum { OUTERS_MOST = 512 };
 
 typedef struct capture {
     struct capture *next;
@@ -22,6 +35,7 @@ typedef struct info {
     bool needed; /* some input lies beyond */
     capture *captures;
     dt_tensor **grad; /* (n_out,) */
+    outers *outers;
 } info;
 
 typedef struct run {
@@ -193,9 +207,62 @@ static const char *released_text =
     "Saved intermediate values of the graph are freed when you call .backward() or autograd.grad(). Specify retain_graph=True if "
     "you need to backward through the graph a second time or if you need to access saved tensors after calling backward.";
 
+static void forget(outers *o) {
+    for (int k = 0; k < o->n; k++) {
+        dt_tensor_unref(o->a[k]);
+        dt_tensor_unref(o->b[k]);
+    }
+    o->n = 0;
+}
+
+/* Makes the products that wait as one. */
+static dt_status make_outers(dt_scope *s, info *to, outers *o) {
+    if (!o->n) return DT_OK;
+    dt_tensor *a = o->a[0], *b = o->b[0];
+    if (o->n > 1) {
+        a = dt_stack(s, (dt_list){o->n, o->a}, 0);
+        b = dt_stack(s, (dt_list){o->n, o->b}, 0);
+    }
+    dt_tensor *g = dt_grad_fit(s, dt_outer_sum(s, a, b), o->like, NULL, dt_grad_node_name(o->maker), o->index);
+    forget(o);
+    return g ? deliver(s, to, o->nr, g) : s->status;
+}
+
+/* Lets a product wait, if others will come and its operands are smaller than it; *waits: it does. */
+static dt_status keep_outer(run *r, dt_scope *s, dt_grad_node *n, uint32_t i, info *to, dt_tensor *a, dt_tensor *b, bool *waits) {
+    const dt_meta *ma = dt_tensor_meta_fast(a), *mb = dt_tensor_meta_fast(b);
+    double size = (double)n->call->in[i]->numel, both = (double)(ma->numel + mb->numel);
+    *waits = false;
+    if ((to->deps < 2 && !to->outers) || both > size / 4) return DT_OK;
+    outers *o = to->outers;
+    while (o && (o->nr != n->edge[i].nr || (o->n && (dt_tensor_meta_fast(o->a[0]) != ma || dt_tensor_meta_fast(o->b[0]) != mb)))) o = o->next;
+    if (!o) {
+        o = DT_ARENA_NEW(&r->arena, outers);
+        dt_tensor **room = DT_ARENA_ARRAY(&r->arena, dt_tensor *, 2 * OUTERS_MOST);
+        if (!o || !room) return no_memory();
+        *o = (outers){.next = to->outers, .nr = n->edge[i].nr, .a = room, .b = room + OUTERS_MOST};
+        to->outers = o;
+    }
+    if (o->n == OUTERS_MOST || (o->n + 1) * both > 2 * size) DT_TRY(make_outers(s, to, o));
+    o->like = n->call->in[i];
+    o->maker = n;
+    o->index = (int)i;
+    o->a[o->n] = dt_tensor_ref(a);
+    o->b[o->n++] = dt_tensor_ref(b);
+    *waits = true;
+    return DT_OK;
+}
+
 /* gx[i]: borrowed from s or NULL. */
-static dt_status spread(const run *r, dt_scope *s, dt_grad_node *n, const bool *needs, dt_tensor *const *gx) {
+static dt_status spread(run *r, dt_scope *s, dt_grad_node *n, const bool *needs, dt_tensor **gx, dt_tensor *const *outer) {
     for (uint32_t i = 0; i < n->n_in; i++) {
+        if (needs[i] && outer && outer[2 * i]) {
+            bool waits;
+            DT_TRY(keep_outer(r, s, n, i, known(r, n->edge[i].node), outer[2 * i], outer[2 * i + 1], &waits));
+            if (waits) continue;
+            gx[i] = dt_outer_sum(s, outer[2 * i], outer[2 * i + 1]);
+            DT_TRY(s->status);
+        }
         if (!needs[i] || !gx[i]) continue;
         const dt_meta *m = n->kind == DT_NODE_OP ? n->call->in[i] : dt_node_metas(n)[i];
         dt_tensor *g = dt_grad_fit(s, gx[i], m, NULL, dt_grad_node_name(n), (int)i);
@@ -205,7 +272,7 @@ static dt_status spread(const run *r, dt_scope *s, dt_grad_node *n, const bool *
     return DT_OK;
 }
 
-static dt_status run_formula(run *r, info *i, dt_scope *s, const bool *needs, dt_tensor **gx) {
+static dt_status run_formula(run *r, info *i, dt_scope *s, const bool *needs, dt_tensor **gx, dt_tensor **outer) {
     dt_grad_node *n = i->node;
     if (n->kind == DT_NODE_CUSTOM) {
         dt_status st = n->custom.backward(n->custom.ctx, i->grad, gx);
@@ -213,11 +280,11 @@ static dt_status run_formula(run *r, info *i, dt_scope *s, const bool *needs, dt
         DT_TRY(st);
     } else {
         if (n->released) return dt_fail(DT_E_GRAD, "%s", released_text);
-        dt_grad g = {.s = s, .call = n->call, .node = n, .gy = i->grad, .gx = gx, .needs = needs};
+        dt_grad g = {.s = s, .call = n->call, .node = n, .gy = i->grad, .gx = gx, .needs = needs, .outer = outer};
         n->call->op->grad(&g);
     }
     DT_TRY(s->status);
-    DT_TRY(spread(r, s, n, needs, gx));
+    DT_TRY(spread(r, s, n, needs, gx, n->kind == DT_NODE_OP ? outer : NULL));
     if (!r->a->retain_graph && n->kind == DT_NODE_OP) dt_grad_node_saved_free(n);
     return DT_OK;
 }
@@ -231,12 +298,13 @@ static bool any_grad(const info *i) {
 static dt_status run_node(run *r, info *i) {
     dt_grad_node *n = i->node;
     if (n->kind == DT_NODE_OP && !any_grad(i)) return DT_OK; /* nothing came: nothing goes on */
-    dt_tensor *gx_few[FEW] = {NULL}, **gx = gx_few;
+    dt_tensor *gx_few[FEW] = {NULL}, **gx = gx_few, *outer_few[2 * FEW] = {NULL}, **outer = outer_few;
     bool needs_few[FEW], *needs = needs_few;
     if (n->n_in > FEW) {
         gx = DT_ARENA_ARRAY(&r->arena, dt_tensor *, n->n_in);
         needs = DT_ARENA_ARRAY(&r->arena, bool, n->n_in);
-        if (!gx || !needs) return no_memory();
+        outer = DT_ARENA_ARRAY(&r->arena, dt_tensor *, 2 * n->n_in);
+        if (!gx || !needs || !outer) return no_memory();
     }
     for (uint32_t k = 0; k < n->n_in; k++) {
         needs[k] = n->edge[k].kind == DT_EDGE_NODE;
@@ -247,7 +315,7 @@ static dt_status run_node(run *r, info *i) {
     }
     dt_scope s;
     dt_scope_init(&s);
-    dt_status st = run_formula(r, i, &s, needs, gx);
+    dt_status st = run_formula(r, i, &s, needs, gx, outer);
     dt_scope_fini(&s);
     return st;
 }
@@ -287,8 +355,19 @@ static dt_status leaf_accumulate(run *r, dt_tensor *t, dt_tensor *g) {
     return DT_OK;
 }
 
+static dt_status make_all_outers(info *i) {
+    if (!i->outers) return DT_OK;
+    dt_scope s;
+    dt_scope_init(&s);
+    dt_status st = DT_OK;
+    for (outers *o = i->outers; o && !st; o = o->next) st = make_outers(&s, i, o);
+    dt_scope_fini(&s);
+    return st;
+}
+
 static dt_status step(run *r, info *i) {
     dt_grad_node *n = i->node;
+    DT_TRY(make_all_outers(i));
     bool leaf = n->kind == DT_NODE_LEAF;
     if (leaf && i->grad[0] && !r->a->inner) DT_TRY(leaf_ready(r, i));
     for (uint32_t k = 0; n->hooks && k < n->n_out && !(leaf && r->a->inner); k++)
@@ -300,6 +379,7 @@ static dt_status step(run *r, info *i) {
 }
 
 static void let_go(info *i) {
+    for (outers *o = i->outers; o; o = o->next) forget(o);
     for (uint32_t k = 0; k < i->node->n_out; k++) {
         dt_tensor_unref(i->grad[k]);
         i->grad[k] = NULL;

@@ -21,6 +21,7 @@ typedef struct dt_grad {
     dt_tensor **gy;            /* (n_out,) NULL = undefined (zero) */
     dt_tensor **gx;            /* (n_in,) results */
     const bool *needs;         /* (n_in,) */
+    dt_tensor **outer;         /* (n_in, 2) what dt_grad_set_outer was given */
 } dt_grad;
 
 static inline bool dt_grad_needs(const dt_grad *g, int i) { return g->needs[i]; }
@@ -41,5 +42,9 @@ void dt_scope_fail(dt_scope *s, dt_status status);
  * NULL where a root does not depend on one), given those of the roots. */
 void dt_grad_through(dt_grad *g, int n_roots, dt_tensor **roots, dt_tensor **gy, int n_inputs, dt_tensor **inputs, dt_tensor **gx);
 void dt_grad_set(dt_grad *g, int i, dt_tensor *gx); /* borrows gx; NULL (no error pending) = no gradient */
+
+/* gx of input i is outer_sum(a, b): of a (…, p) and b (…, q), summed over all leading dimensions. Several such products for one weight, of operands
+ * smaller than it (a loop over cells), are made as one. */
+void dt_grad_set_outer(dt_grad *g, int i, dt_tensor *a, dt_tensor *b);
 
 #endif

@@ -127,7 +127,7 @@ static void grad_product(dt_grad *g, bool ta, bool tb) {
     if (!dt_grad_needs(g, 1)) return;
     bool shared = dt_grad_in_meta(g, 1)->ndim == 2 && dt_grad_in_meta(g, 0)->ndim > 2; /* one b for a batch: sum as part of the product */
     if (shared && !ta)
-        dt_grad_set(g, 1, tb ? dt_outer_sum(g->s, gy, a) : dt_outer_sum(g->s, a, gy));
+        dt_grad_set_outer(g, 1, tb ? gy : a, tb ? a : gy);
     else
         dt_grad_set(g, 1, tb ? dt_gemm(g->s, gy, a, true, ta) : dt_gemm(g->s, a, gy, !ta, false));
 }
@@ -281,7 +281,7 @@ static void grad_linear(dt_grad *g) {
         dt_grad_set(g, 2, n ? dt_sum(g->s, gy, (dt_dims){n, dims}, false, DT_DTYPE_NONE) : gy);
     }
     if (dt_grad_needs(g, 0)) dt_grad_set(g, 0, dt_matmul(g->s, gy, dt_grad_in(g, 1)));
-    if (dt_grad_needs(g, 1)) dt_grad_set(g, 1, dt_outer_sum(g->s, gy, dt_grad_in(g, 0)));
+    if (dt_grad_needs(g, 1)) dt_grad_set_outer(g, 1, gy, dt_grad_in(g, 0));
 }
 
 const dt_op dt_op_linear = {

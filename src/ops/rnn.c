@@ -2,8 +2,6 @@
  *
  *   rnn_layer(gates, h0, c0, weight_hh, …)  the recurrence; `gates` is the input's share of all gates, made for all steps by one linear (hidden)
  *   rnn_layer_backward(…)                   its gradient; what concerns weights is left to one product over all steps (hidden)
- *   rnn_cell(gates, hidden, c0)             the gates of one step, both shares given: what a loop over cells is made of (hidden)
- *   rnn_cell_backward(…)                    its gradient (hidden)
  *
  * gates (T, N, G hidden), h0 (N, out), c0 (N, hidden), weight_hh (G hidden, out), weight_hr (out, hidden) -> output (T, N, out), last states,
  * reserve: what backward needs. Sequences of several lengths: gates (R, G hidden) holds the rows of the first step, the second …, batch_sizes (T,)
@@ -240,9 +238,9 @@ static void grad_layer(dt_grad *g) {
     dt_grad_set(g, DT_RNN_X, d[DT_RNN_GATES]);
     dt_grad_set(g, DT_RNN_H0, d[DT_RNN_DH]);
     if (a->mode == DT_RNN_LSTM) dt_grad_set(g, DT_RNN_C0, d[DT_RNN_DC]);
-    if (dt_grad_needs(g, DT_RNN_W)) dt_grad_set(g, DT_RNN_W, dt_outer_sum(g->s, hidden, d[DT_RNN_BEFORE]));
+    if (dt_grad_needs(g, DT_RNN_W)) dt_grad_set_outer(g, DT_RNN_W, hidden, d[DT_RNN_BEFORE]);
     if (dt_grad_needs(g, DT_RNN_B)) dt_grad_set(g, DT_RNN_B, hidden); /* summed by the engine, as any broadcast operand */
-    if (dt_grad_needs(g, DT_RNN_WR)) dt_grad_set(g, DT_RNN_WR, dt_outer_sum(g->s, d[DT_RNN_DY], d[DT_RNN_INNER]));
+    if (dt_grad_needs(g, DT_RNN_WR)) dt_grad_set_outer(g, DT_RNN_WR, d[DT_RNN_DY], d[DT_RNN_INNER]);
 }
 
 static size_t scratch_layer(const dt_kctx *c) {

@@ -4,6 +4,7 @@ import gc
 import weakref
 
 import dtorch
+import numpy as np
 import pytest
 from dtorch.autograd import Function
 
@@ -387,3 +388,58 @@ def test_a_leaf_and_a_hook_that_holds_it_are_collected(register, parameter):
     del y
     gc.collect()
     assert alive() is None
+
+
+@pytest.mark.parametrize("kind", ["linear", "matmul", "batched", "cell"])
+def test_products_of_few_rows_for_one_weight_are_summed(kind):
+    """A weight used step by step: its gradient is made of many small products at once, and is what the single ones add up to."""
+    rng = np.random.default_rng(0)
+    steps, n, p, q = 40, 3, 48, 40
+    w0, xs = rng.standard_normal((p, q)), rng.standard_normal((steps, n, q))
+    gs = rng.standard_normal((steps, n, p))
+    w = dtorch.tensor(w0, requires_grad=True)
+    other = dtorch.tensor(w0, requires_grad=True)  # reached through a view
+    total, want, want_other = 0, np.zeros((p, q)), np.zeros((p, q))
+    for t in range(steps):
+        x, g = dtorch.tensor(xs[t]), dtorch.tensor(gs[t])
+        if kind == "matmul":
+            total = total + ((x @ w.t()) * g).sum()
+        elif kind == "batched":
+            total = total + ((x.unsqueeze(0) @ w.t()) * g).sum()
+        else:
+            total = total + (dtorch.nn.functional.linear(x, w) * g).sum()
+        want += gs[t].T @ xs[t]
+        if kind == "cell" and t % 7 == 0:  # another shape in between, and a row alone
+            total = total + (dtorch.nn.functional.linear(x[:2], w) * g[:2]).sum() + (dtorch.nn.functional.linear(x[0], other) * g[0]).sum()
+            want += gs[t][:2].T @ xs[t][:2]
+            want_other += np.outer(gs[t][0], xs[t][0])
+    seen = []
+    w.register_hook(lambda grad: seen.append(grad))
+    total.backward(retain_graph=True)
+    np.testing.assert_allclose(w.grad.numpy(), want, rtol=1e-12, atol=1e-12)
+    assert len(seen) == 1
+    np.testing.assert_allclose(seen[0].numpy(), want, rtol=1e-12, atol=1e-12)
+    if kind == "cell":
+        np.testing.assert_allclose(other.grad.numpy(), want_other, rtol=1e-12, atol=1e-12)
+    total.backward()
+    np.testing.assert_allclose(w.grad.numpy(), 2 * want, rtol=1e-12, atol=1e-12)
+
+
+def test_second_gradient_through_products_of_few_rows():
+    w = dtorch.tensor(np.random.default_rng(0).standard_normal((48, 48)), requires_grad=True)
+    h = dtorch.ones(1, 48, dtype=dtorch.float64) / 48
+    for _ in range(5):
+        h = dtorch.nn.functional.linear(h, w).tanh()
+    (g,) = dtorch.autograd.grad(h.sum(), w, create_graph=True)
+    (second,) = dtorch.autograd.grad(g.square().sum(), w)
+
+    def first(value):
+        v = dtorch.tensor(value, requires_grad=True)
+        h = dtorch.ones(1, 48, dtype=dtorch.float64) / 48
+        for _ in range(5):
+            h = dtorch.nn.functional.linear(h, v).tanh()
+        return dtorch.autograd.grad(h.sum(), v)[0].square().sum().item()
+
+    d = np.random.default_rng(1).standard_normal((48, 48))
+    slope = (first(w.detach().numpy() + 1e-6 * d) - first(w.detach().numpy() - 1e-6 * d)) / 2e-6
+    assert (second.numpy() * d).sum() == pytest.approx(slope, rel=1e-5)
