@@ -15,7 +15,8 @@ help:
 	@echo "make demo     train a GPT on four virtual devices: loss curve, checkpoint and sample text in out/"
 	@echo "make test     C tests (also with the lowest instruction set and under sanitizers), then the Python tests"
 	@echo "make lint     formatting, function and file sizes, include layers, ruff, mypy"
-	@echo "make bench    a table of measured times beside PyTorch's and JAX's, where those are installed"
+	@echo "make bench    measured times against the machine's limits and the targets; writes bench/RESULTS.md: ten minutes"
+	@echo "              PEERS=1: beside PyTorch's and JAX's, installed in .venv-peers; ONLY=calls,models: some groups, nothing written"
 	@echo "make mix      the table in docs/parallelism.md: all mixes of parallelism on eight devices against one"
 	@echo "make docs     docs/reference and the .pyi stubs, from the operator table and the docstrings"
 	@echo "make wheel    a wheel in dist/"
@@ -106,11 +107,17 @@ mix: install
 	$(call say,every mix of parallelism on eight virtual devices against one device: five to ten minutes)
 	@$(BIN)/python tests/dist/any_mix.py --write docs/parallelism.md
 
-bench: install
-	$(call say,times in microseconds or milliseconds; empty columns are frameworks that are not installed)
-	@$(BIN)/python bench/run.py
-	@$(BIN)/python bench/dist.py
-	@$(BIN)/python bench/zero.py
+# PyTorch and JAX are no part of the project: they have an environment of their own, into which dtorch is not installed.
+.venv-peers/made: pyproject.toml
+	$(call say,virtual environment in .venv-peers: PyTorch and JAX)
+	@test -x .venv-peers/bin/python || $(PYTHON) -m venv .venv-peers
+	@$(PYTHON) tools/extras.py peers | xargs .venv-peers/bin/python -m pip install -q --disable-pip-version-check "numpy>=1.26"
+	@touch $@
+
+bench: install $(if $(PEERS),.venv-peers/made)
+	$(call say,measured times: in turns with PyTorch and JAX where they are there)
+	@$(BIN)/python bench/run.py $(if $(wildcard .venv-peers/made)$(PEERS),--peers .venv-peers/bin/python) \
+	    $(if $(ONLY),--only $(ONLY),--write bench/RESULTS.md)
 
 docs: install
 	$(call say,docs/reference and python/dtorch/_C.pyi)
@@ -119,4 +126,4 @@ docs: install
 
 clean:
 	rm -rf build dist .pytest_cache .ruff_cache .mypy_cache .hypothesis
-	find . -name __pycache__ -not -path './.venv/*' -prune -exec rm -rf {} +
+	find . -name __pycache__ -not -path './.venv*/*' -prune -exec rm -rf {} +

@@ -81,11 +81,6 @@ class Case:
     client: bool = False
 
 
-def processor_seconds():
-    t = os.times()
-    return t.user + t.system
-
-
 def measure(case, warm, fill=0.03):
     """Seconds of one: [until it is there, of processor time, until the calls returned]; as many calls as `fill` seconds hold."""
     if not warm:
@@ -94,12 +89,12 @@ def measure(case, warm, fill=0.03):
     start = time.perf_counter()
     wait(case.call())
     times = max(1, min(1000, int(fill / (time.perf_counter() - start + 1e-9))))
-    start, busy = time.perf_counter(), processor_seconds()
+    start, busy = time.perf_counter(), time.process_time()
     for _ in range(times):
         result = case.call()
     returned = time.perf_counter() - start
     wait(result)
-    taken = [time.perf_counter() - start, processor_seconds() - busy, returned]
+    taken = [time.perf_counter() - start, time.process_time() - busy, returned]
     del result
     return [t / times / case.per for t in taken]
 

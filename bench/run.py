@@ -164,7 +164,8 @@ def run_cases(peers, program, rounds, speeds):
                 times += [answer] if answer else []
         about = next(cases[name] for cases in lists.values() if name in cases)
         unit = about["unit"]
-        limit = max(about["moved"] / bandwidth, about["operations"] / speed) / about["per"] * SCALE[unit] or None
+        limit = max(about["moved"] / bandwidth, about["operations"] / speed) / about["per"] * SCALE[unit]
+        limit = limit if limit > 1e-3 else None  # of a few bytes the limit is the call, not the machine
         medians = {f: [statistics.median(t[i] for t in times) * SCALE[unit] for i in range(3)] for f, times in taken.items() if times}
         if about["client"]:
             yield {"name": name, "unit": unit, "limit": None, **{f: m[2] for f, m in medians.items()}}
@@ -266,7 +267,7 @@ def text_of(row, rows):
     ours, others = row.get("dtorch"), [row[f] for f in FRAMEWORKS[1:] if f in row]
     cells = "".join(f"{number(row.get(f)):>9}" for f in FRAMEWORKS)
     of_limit = f"{ours / row['limit']:.2f}" if ours and row["limit"] else ""
-    ratio = f"{ours / min(others):.2f}" if ours and others else ""
+    ratio = f"{ours / min(others):.2f}" if ours and others and min(others) else ""
     targets = ", ".join(f"{text} {'✓' if met else '✗'}" for text, met in judged(row, rows))
     return f"{row['name']:<72}{row['unit']:>3}{cells}{number(row['limit']):>9}{of_limit:>9}{ratio:>7}  {targets}".rstrip()
 

@@ -10,7 +10,7 @@ framework = os.environ.get("FRAMEWORK", "dtorch")
 from common import show  # noqa: E402
 
 code = f"import time; t = time.perf_counter(); import {framework}; print(time.perf_counter() - t)"
-runs = [subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True) for _ in range(5)]
+runs = [subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True) for _ in range(2)]
 show("import", min(float(run.stdout) for run in runs) * 1e3, "ms")
 
 
@@ -30,4 +30,6 @@ def installed_size(package, seen):
     return size + sum(installed_size(re.match(r"[\w.-]+", r).group(), seen) for r in needs)
 
 
-show("installed size with dependencies", installed_size(framework, set()) / 1e6, "MB")
+size = installed_size(framework, set())
+if size:  # not a checkout on PYTHONPATH
+    show("installed size with dependencies", size / 1e6, "MB")
