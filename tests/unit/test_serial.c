@@ -30,14 +30,18 @@ static dt_tensor *iota(dt_scope *s, const dt_mesh *mesh, int64_t rows, int64_t c
 static void work(const char *x_place, const char *w_place) {
     dt_scope *s = dt_scope_new();
     const dt_mesh *mesh = dt_mesh_cpu(2, (int64_t[]){2, 2}, (const char *const[]){"dp", "tp"});
-    dt_tensor *x = iota(s, mesh, 10, 7, x_place), *w = iota(s, mesh, 7, 9, w_place), *v = iota(s, mesh, 9, 5, "R,S0");
+    dt_tensor *x = iota(s, mesh, 10, 7, x_place), *w = iota(s, mesh, 7, 9, w_place), *v = iota(s, mesh, 9, 5, "R,S0"), *scale = iota(s, mesh, 1, 9, "R,R");
     dt_requires_grad_set(w, true);
     dt_requires_grad_set(v, true);
-    dt_tensor *y = dt_sum(s, dt_exp(s, dt_matmul(s, dt_tanh(s, dt_mul(s, dt_matmul(s, x, w), 0.5)), v)), DT_NO_DIMS, false, DT_DTYPE_NONE);
+    dt_requires_grad_set(scale, true);
+    dt_tensor *h = dt_mul(s, dt_matmul(s, x, w), 0.5);
+    h = dt_sub(s, h, DT_V(dt_mean(s, h, DT_DIMS(1), true, DT_DTYPE_NONE))); /* rows, and in the gradient columns, in fused groups */
+    dt_tensor *y = dt_sum(s, dt_exp(s, dt_matmul(s, dt_tanh(s, dt_mul(s, h, DT_V(scale))), v)), DT_NO_DIMS, false, DT_DTYPE_NONE);
     REQUIRE(y != NULL);
     REQUIRE_OK(dt_backward(y, NULL, false, false));
     float got[64];
     REQUIRE_OK(dt_read(dt_grad_of(w), got, 63 * 4));
+    REQUIRE_OK(dt_read(dt_grad_of(scale), got, 9 * 4));
     dt_scope_free(s);
 }
 
