@@ -32,12 +32,20 @@ def cache_file():
     return os.path.join(base, "hardware.json")
 
 
-def load_hardware(hardware):
+def _of_threads(found, devices):
+    """What was measured for as many threads as each of so many devices has, or nearly."""
+    each = max(1, _C.get_num_threads() // devices)
+    best = min(found["by_threads"], key=lambda t: abs(int(t) - each))
+    return {**found["by_threads"][best], "links": found["links"]}
+
+
+def load_hardware(hardware, devices=1):
     """A hardware description as a dict.
 
     Args:
         hardware: a dict (returned as it is); the path of a .json file; or the name of a file that comes with the package: "h100-8x", "a100-8x", "cpu". "cpu" is
-            this machine if ``python -m dtorch calibrate`` was run on it, else a stand-in.
+            this machine if ``python -m dtorch calibrate`` was run on it, else the stand-in "cpu-plain".
+        devices: how many devices share this machine's cores; for "cpu".
     """
     if isinstance(hardware, dict):
         return hardware
@@ -47,10 +55,10 @@ def load_hardware(hardware):
     path = name
     if not name.endswith(".json"):
         path = os.path.join(_FOLDER, name + ".json")
-        if name == "cpu" and os.path.exists(cache_file()):
-            path = cache_file()
+        if name == "cpu":
+            path = cache_file() if os.path.exists(cache_file()) else os.path.join(_FOLDER, "cpu-plain.json")
         if not os.path.exists(path):
-            known = sorted(f[:-5] for f in os.listdir(_FOLDER) if f.endswith(".json"))
+            known = ["cpu", *sorted(f[:-5] for f in os.listdir(_FOLDER) if f.endswith(".json"))]
             raise ValueError(f"hardware: {name!r} is not known; there are {', '.join(known)}, and any path that ends with .json")
     with open(path, encoding="utf-8") as f:
         try:
@@ -59,7 +67,7 @@ def load_hardware(hardware):
             raise ValueError(f"hardware: {path} is not JSON: {e}") from None
     if not isinstance(found, dict):
         raise ValueError(f"hardware: {path} holds a {type(found).__name__}, not a table")
-    return found
+    return _of_threads(found, devices) if "by_threads" in found else found
 
 
 @dataclass
@@ -189,9 +197,9 @@ class simulate:
     """
 
     def __init__(self, hardware="h100-8x", devices=1):
-        self._hardware = load_hardware(hardware)
         if not isinstance(devices, int) or not 1 <= devices <= 4096:
             raise ValueError(f"simulate(): devices is {devices!r}; 1 to 4096 are possible")
+        self._hardware = load_hardware(hardware, devices)
         self.devices = devices
         self._marks = []
         self._explicit = False

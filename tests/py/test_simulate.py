@@ -247,7 +247,7 @@ def test_worlds_do_not_mix():
         ({"memory_bandwidth": -1}, "at least 0"),
         ({"links": []}, "links"),
         ({"links": [{"bandwidth": 0}]}, "bandwidth above 0"),
-        ({"efficiency": {"matmul": 1.5}}, "efficiency.matmul"),
+        ({"efficiency": {"matmul": 0}}, "efficiency.matmul"),
     ],
 )
 def test_bad_hardware(change, text):

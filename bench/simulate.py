@@ -1,0 +1,217 @@
+"""How far the simulation is from what is measured, and what it says of clusters.
+
+    python -m dtorch calibrate && python bench/simulate.py cpu       # steps of this machine, 1 and 2 devices of one thread, against the same simulated
+    python bench/simulate.py clusters                                # published runs on A100 and H100 against the same simulated
+    python bench/simulate.py llama [--dp 16] [--micro 16]            # 70 B parameters, TP 8 x PP 8 x DP: the controller's cost and this process's memory
+
+"cpu" measures processor time a device (the least of several steps): with one thread a device it is the step's time where nothing else runs, and other work on
+the machine disturbs it little.
+"""
+
+import argparse
+import resource
+import time
+
+import dtorch as torch
+from dtorch import models, nn
+from dtorch.models import distribute_batch, next_token_loss, parallelize
+
+F = nn.functional
+
+
+# ---- steps of this machine ------------------------------------------------------------------------------------------------------------------
+def gpt(width, layers, batch, context, devices, mode):
+    """A GPT-2 of some size; mode "dp" cuts the batch, "tp" the weights."""
+    config = models.GPT2Config(vocab_size=512, n_positions=context, n_embd=width, n_layer=layers, n_head=max(1, width // 64))
+
+    def make():
+        model = models.GPT2(config)
+        mesh = torch.init_device_mesh("cpu", (devices,), mesh_dim_names=(mode,)) if devices > 1 else None
+        if mesh:
+            parallelize(model, mesh)
+        opt = torch.optim.AdamW(model.parameters(), lr=1e-4)
+        x = torch.randint(0, 512, (batch, context))
+        x = distribute_batch(mesh, x) if mesh else x
+
+        def step():
+            next_token_loss(model(x), x).backward()
+            opt.step()
+            opt.zero_grad()
+
+        return step
+
+    return make
+
+
+def mlp(width, batch, devices):
+    def make():
+        model = nn.Sequential(nn.Linear(width, 4 * width), nn.GELU(), nn.Linear(4 * width, width), nn.GELU(), nn.Linear(width, width))
+        mesh = torch.init_device_mesh("cpu", (devices,), mesh_dim_names=("dp",)) if devices > 1 else None
+        if mesh:
+            parallelize(model, mesh)
+        opt = torch.optim.SGD(model.parameters(), lr=1e-3, momentum=0.9)
+        x = torch.randn(batch, width)
+        x = distribute_batch(mesh, x, sequence_dim=None) if mesh else x
+
+        def step():
+            model(x).square().mean().backward()
+            opt.step()
+            opt.zero_grad()
+
+        return step
+
+    return make
+
+
+def resnet(batch, devices):
+    def make():
+        model = models.ResNet(models.ResNetConfig.preset("18-cifar"))
+        mesh = torch.init_device_mesh("cpu", (devices,), mesh_dim_names=("dp",)) if devices > 1 else None
+        if mesh:
+            parallelize(model, mesh)
+        opt = torch.optim.SGD(model.parameters(), lr=1e-3, momentum=0.9)
+        x, y = torch.randn(batch, 3, 32, 32), torch.randint(0, 10, (batch,))
+        if mesh:
+            x, y = distribute_batch(mesh, x, y, sequence_dim=None)
+
+        def step():
+            F.cross_entropy(model(x), y).backward()
+            opt.step()
+            opt.zero_grad()
+
+        return step
+
+    return make
+
+
+CPU = [
+    ("GPT 0.9 M, batch 8 x 128", 1, gpt(128, 4, 8, 128, 1, "dp")),
+    ("GPT 4.8 M, batch 8 x 256", 1, gpt(256, 6, 8, 256, 1, "dp")),
+    ("GPT 21 M, batch 4 x 256", 1, gpt(512, 6, 4, 256, 1, "dp")),
+    ("MLP 1024, batch 256", 1, mlp(1024, 256, 1)),
+    ("MLP 256, batch 64", 1, mlp(256, 64, 1)),
+    ("ResNet-18, 32 x 32, batch 16", 1, resnet(16, 1)),
+    ("GPT 4.8 M, data parallel", 2, gpt(256, 6, 8, 256, 2, "dp")),
+    ("GPT 4.8 M, tensor parallel", 2, gpt(256, 6, 8, 256, 2, "tp")),
+    ("GPT 21 M, data parallel", 2, gpt(512, 6, 4, 256, 2, "dp")),
+    ("MLP 1024, data parallel", 2, mlp(1024, 256, 2)),
+    ("ResNet-18, data parallel", 2, resnet(16, 2)),
+]
+
+
+def measured(make, devices, steps=6):
+    torch.manual_seed(0)
+    step = make()
+    took = []
+    for _ in range(steps):
+        torch.synchronize()
+        begin = time.process_time()
+        step()
+        torch.synchronize()
+        took.append((time.process_time() - begin) / devices)
+    return min(took[2:])
+
+
+def simulated(make, devices):
+    with torch.simulate("cpu", devices) as sim:
+        step = make()
+        for _ in range(4):
+            step()
+    return sim.report().step().seconds
+
+
+def cpu():
+    print(f"{'step':32}  devices  measured     simulated    off by")
+    for name, devices, make in CPU:
+        torch.set_num_threads(devices)
+        real, fake = measured(make, devices), simulated(make, devices)
+        print(f"{name:32}  {devices:7}  {1e3 * real:8.2f} ms  {1e3 * fake:8.2f} ms  {100 * (fake / real - 1):+6.1f} %", flush=True)
+
+
+# ---- published runs -------------------------------------------------------------------------------------------------------------------------
+# Megatron: Narayanan et al., "Efficient large-scale language model training on GPU clusters using Megatron-LM", arXiv 2104.04473, table 1: A100, sequences of
+# 2048, vocabulary 51200, activations recomputed, achieved TFLOP/s a GPU (recomputation counted). Llama 3: arXiv 2407.21783, table 4: H100, BF16 MFU.
+# Data parallelism is 2 here, whatever it was there: what a replica does is the same. Columns: hidden, layers, heads, TP, PP, sequences a replica and step.
+MEGATRON = [
+    ("GPT 1.7 B", (2304, 24, 24, 1, 1, 16), 137),
+    ("GPT 7.5 B", (4096, 36, 32, 4, 1, 16), 142),
+    ("GPT 18.4 B", (6144, 40, 48, 8, 1, 32), 135),
+    ("GPT 39.1 B", (8192, 48, 64, 8, 2, 48), 138),
+    ("GPT 76.1 B", (10240, 60, 80, 8, 4, 56), 140),
+]
+
+
+def train(model, mesh, sequences, micro, context, vocabulary, steps=2, **layout):
+    """Steps of `sequences` a replica, in micro-batches of `micro`; returns nothing: the simulation has the times."""
+    parallelize(model, mesh, **layout)
+    opt = torch.optim.AdamW(model.parameters(), lr=1e-4)
+    dp = mesh["dp"].size()
+    for _ in range(steps):
+        x = distribute_batch(mesh, torch.randint(0, vocabulary, (sequences * dp, context)))
+        for a in x.chunk(sequences // micro):
+            with torch.autocast("cuda", dtype=torch.bfloat16):
+                loss = next_token_loss(model(a), a)
+            (loss * (micro / sequences)).backward()
+        opt.step()
+        opt.zero_grad()
+
+
+def cluster_row(name, hardware, mesh_shape, make, published, peak, **run):
+    devices = mesh_shape[0] * mesh_shape[1] * mesh_shape[2]
+    unlimited = {**torch._simulate.load_hardware(hardware), "memory": 0}  # the whole model begins on one device here
+    with torch.simulate(unlimited, devices) as sim:
+        mesh = torch.init_device_mesh("cuda", mesh_shape, mesh_dim_names=("pp", "dp", "tp"))
+        train(make(), mesh, **run)
+    s = sim.report().step()
+    got = s.mfu * peak
+    shape = f"TP {mesh_shape[2]} PP {mesh_shape[0]}"
+    print(
+        f"{name:12}  {shape:10}  {published:9.0f}  {got:9.0f}  {100 * (got / published - 1):+5.0f} %  bubble {100 * s.bubble:4.1f} %  "
+        f"exposed {100 * s.exposed:4.1f} %  step {s.seconds:.2f} s",
+        flush=True,
+    )
+
+
+def clusters():
+    print("model         mesh        published  simulated  TFLOP/s a device")
+    for name, (hidden, layers, heads, tp, pp, sequences), published in MEGATRON:
+
+        def make(hidden=hidden, layers=layers, heads=heads):
+            config = models.GPT2Config(vocab_size=51200, n_positions=2048, n_embd=hidden, n_layer=layers, n_head=heads)
+            return recomputed(models.GPT2(config))
+
+        cluster_row(name, "a100-8x", (pp, 2, tp), make, published, 312, sequences=sequences, micro=2 if pp == 1 else 1, context=2048, vocabulary=51200)
+
+    def llama():
+        return models.Llama(
+            models.LlamaConfig(
+                vocab_size=128256, hidden_size=16384, intermediate_size=53248, num_hidden_layers=126, num_attention_heads=128,
+                num_key_value_heads=8, max_position_embeddings=8192,
+            )
+        )  # fmt: skip
+
+    cluster_row(
+        "Llama 405 B", "h100-8x", (16, 2, 8), llama, 430, 989.4, sequences=32, micro=1, context=8192, vocabulary=128256, sequence_parallel=True
+    )
+
+
+def recomputed(model):
+    """The same model, whose blocks keep nothing but their inputs. In place: blocks stay where pipelines and plans look for them."""
+    from dtorch.utils.checkpoint import checkpoint
+
+    for block in model.h:
+        inner = type(block).forward
+        block.forward = lambda *args, _block=block, _inner=inner: checkpoint(_inner, _block, *args, use_reentrant=False)
+    return model
+
+
+if __name__ == "__main__":
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("what", choices=("cpu", "clusters", "llama"))
+    parser.add_argument("--dp", type=int, default=16)
+    parser.add_argument("--micro", type=int, default=16)
+    options = parser.parse_args()
+    if options.what == "cpu":
+        cpu()
+    elif options.what == "clusters":
+        clusters()
