@@ -9,7 +9,6 @@ the machine disturbs it little.
 """
 
 import argparse
-import resource
 import time
 
 import dtorch as torch
@@ -180,7 +179,18 @@ def clusters():
             config = models.GPT2Config(vocab_size=51200, n_positions=2048, n_embd=hidden, n_layer=layers, n_head=heads)
             return recomputed(models.GPT2(config))
 
-        cluster_row(name, "a100-8x", (pp, 2, tp), make, published, 312, sequences=sequences, micro=2 if pp == 1 else 1, context=2048, vocabulary=51200)
+        cluster_row(
+            name,
+            "a100-8x",
+            (pp, 2, tp),
+            make,
+            published,
+            312,
+            sequences=sequences,
+            micro=2 if pp == 1 else 1,
+            context=2048,
+            vocabulary=51200,
+        )
 
     def llama():
         return models.Llama(
@@ -191,7 +201,17 @@ def clusters():
         )  # fmt: skip
 
     cluster_row(
-        "Llama 405 B", "h100-8x", (16, 2, 8), llama, 430, 989.4, sequences=32, micro=1, context=8192, vocabulary=128256, sequence_parallel=True
+        "Llama 405 B",
+        "h100-8x",
+        (16, 2, 8),
+        llama,
+        430,
+        989.4,
+        sequences=32,
+        micro=1,
+        context=8192,
+        vocabulary=128256,
+        sequence_parallel=True,
     )
 
 

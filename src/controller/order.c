@@ -13,9 +13,13 @@
  * Older first, and the limit, make 1F1B of a plain loop.
  *
  * How long to wait for the future: a segment that begins without a gap on its devices is committed at once, since whatever comes later is younger and would
- * lose. So is one that closes nothing. A segment that closes an opener (a backward) after a gap waits until a younger opener has been seen that could not fill the
- * gap: it is held back by the limit or needs this very segment. What still waits is forced by a read, by a full window, or when the client pauses and no
- * worker has anything to do. The order is a function of the stream and of costs computed from shapes, except for the last of these.
+ * lose. So is a forward, or one on a mesh without openers. Another that waits for other stages (a backward, the gradient of a tied weight) and begins after a gap
+ * waits itself until a younger opener has been seen that could not fill the gap: it is held back by the limit or needs this very segment. What still waits is
+ * forced by a read, by a full window, or when the client pauses and no worker has anything to do. The order is a function of the stream and of costs
+ * computed from shapes, except for the last of these.
+ *
+ * Activations made again (checkpointing) wait for nothing, but come behind the gradient's arrival in their stay, and are not dispatched before it: else all of
+ * them would be made in the first gap.
  *
  * Correct for any order chosen: values are never changed, a segment is dispatched after those it reads from, so memory and keys of plans are as if it
  * had been recorded then. Workers follow one order, that of dispatch; every wait in a collective, for another device's memory or for its readers is for
@@ -38,10 +42,14 @@ typedef struct segment {
     const dt_mesh *mesh;
     dt_graph *graph; /* NULL once dispatched */
     bool side, closing;
-    bool after;    /* side: reads what meshes compute */
-    bool staged;   /* reads what other meshes' segments made, unless these made it of nothing but plain values, as a slice of the data on the whole mesh */
-    uint64_t kind; /* hash of the operators and the mesh */
-    uint32_t run;  /* id of the first segment of this stay on the mesh: long ones are cut */
+    bool after;      /* side: reads what meshes compute */
+    bool arrives;    /* reads what other stages made, itself */
+    bool staged;     /* reads what other meshes' segments made, unless these made it of nothing but plain values, as a slice of the data on the whole mesh */
+    uint64_t kind;   /* hash of the operators and the mesh */
+    uint32_t run;    /* id of the first segment of this stay on the mesh: long ones are cut */
+    uint32_t closer; /* an opener: the segment that reads what it saved, once the stream has shown it */
+    uint32_t
+        behind; /* waits for nothing, but comes after this segment of its stay: if it is no opener, activations made again for the gradient that has come */
     uint32_t n_dep, cap_dep;
     uint32_t *dep; /* ids of the segments it reads from */
     double cost, end;
@@ -58,8 +66,16 @@ static uint32_t next_id = 1, oldest = 1; /* pending ones have ids in [oldest, ne
 static segment *open_main, *open_free, *open_side, *open_after; /* being recorded */
 static const dt_mesh *stay_mesh;                                /* where the last call on a mesh was */
 static uint32_t stay_run;                                       /* run of this stay's calls that depend on other meshes; 0 none yet */
+static uint32_t stay_main;                                      /* the last closed segment of these; 0 none */
+static uint32_t stay_before; /* run of the last stay's such calls: a gradient comes, something is done elsewhere, then it is used */
+static struct {
+    const dt_mesh *mesh;
+    uint32_t run;
+} last_away[64]; /* by mesh: the last run of such calls */
+#define latest_at(m) (&last_away[((uintptr_t)(m) >> 6) % 64])
 static int nodes_pending;
 static kind_limit kinds[KINDS];
+static const dt_mesh *with_openers[64]; /* meshes where openers were seen */
 static dt_graph *spare_graph[16];
 static int n_spare;
 static double *clocks[DT_DEVICE_TYPES], floor_time, latest;
@@ -189,10 +205,21 @@ static uint32_t meshes_between(uint32_t from, uint32_t to) {
     return n;
 }
 
-static void learn_opener(const segment *x, uint32_t limit) {
-    for (uint32_t id = x->run; id <= x->id; id++) {
-        const segment *s = by_id(id);
-        if (s && s->run == x->run && s->mesh == x->mesh && !s->side && s->cost > 0) kinds[s->kind % KINDS] = (kind_limit){s->kind, limit};
+static bool has_openers(const dt_mesh *m) {
+    for (size_t i = 0; i < sizeof with_openers / sizeof *with_openers && with_openers[i]; i++)
+        if (with_openers[i] == m) return true;
+    return false;
+}
+
+static void learn_opener(const segment *x, uint32_t limit, uint32_t closer) {
+    size_t at = 0;
+    while (at < sizeof with_openers / sizeof *with_openers && with_openers[at] && with_openers[at] != x->mesh) at++;
+    if (at < sizeof with_openers / sizeof *with_openers) with_openers[at] = x->mesh;
+    for (uint32_t id = x->run; id < closer; id++) { /* all of the stay */
+        segment *s = by_id(id);
+        if (!s || s->run != x->run || s->mesh != x->mesh || s->side || s->cost <= 0) continue;
+        kinds[s->kind % KINDS] = (kind_limit){s->kind, limit};
+        s->closer = closer;
     }
 }
 
@@ -209,9 +236,11 @@ static bool depends_on(const segment *s, const segment *x) {
 static bool comes_back(const segment *y, const segment *x) {
     uint32_t queue[WALK_MAX], n = 0;
     bool listed[SEGMENTS] = {false};
-    for (uint32_t i = 0; i < y->n_dep && n < WALK_MAX; i++) {
-        const segment *z = by_id(y->dep[i]);
-        if (z && !z->side && z->mesh != y->mesh && z->id > x->id) {
+    for (uint32_t id = y->run; id <= y->id; id++) { /* the gradient may have come to an earlier segment of the stay */
+        const segment *own = by_id(id);
+        for (uint32_t i = 0; own && own->run == y->run && i < own->n_dep && n < WALK_MAX; i++) {
+            const segment *z = by_id(own->dep[i]);
+            if (!z || z->side || z->mesh == y->mesh || z->id <= x->id || listed[z->id % SEGMENTS]) continue;
             queue[n++] = z->id;
             listed[z->id % SEGMENTS] = true;
         }
@@ -235,29 +264,50 @@ static bool is_backward(const segment *s) {
     return s->closing || (first && first->closing);
 }
 
+/* The youngest opener that y reads from, directly or by way of segments of its own stay, such as activations made again for it: weights, too, go out to
+ * other meshes (tied ones) and are read by backwards, but are older. */
+static const segment *find_opener(const segment *y) {
+    enum { NEAR = 64 };
+    const segment *seen[NEAR], *best = NULL;
+    int n = 0;
+    seen[n++] = y;
+    for (int at = 0; at < n; at++)
+        for (uint32_t i = 0; i < seen[at]->n_dep; i++) {
+            const segment *x = by_id(seen[at]->dep[i]);
+            if (!x || x->side || x->mesh != y->mesh || x->run == y->run || is_backward(x) || (best && x->id <= best->id)) continue;
+            if (comes_back(y, x)) {
+                best = x;
+                continue;
+            }
+            int k = 0;
+            while (k < n && seen[k] != x) k++;
+            if (k == n && n < NEAR && x->id > y->run) seen[n++] = x; /* of this stay: not by way of an optimizer's step */
+        }
+    return best;
+}
+
 static void find_openers(segment *y) {
-    bool away = false; /* does it read from another mesh at all */
+    bool away = y->run != y->id; /* does it, or what this stay began with, read from another mesh at all */
     for (uint32_t i = 0; i < y->n_dep; i++) {
         const segment *z = by_id(y->dep[i]);
         away |= z && !z->side && z->mesh != y->mesh;
     }
-    const segment *opener = NULL; /* the youngest: weights, too, go out to other meshes (tied ones) and are read by backwards, but are older */
-    for (uint32_t i = 0; away && i < y->n_dep; i++) {
-        const segment *x = by_id(y->dep[i]);
-        if (!x || x->side || x->mesh != y->mesh || x->run == y->run || is_backward(x) || (opener && x->id < opener->id)) continue;
-        if (comes_back(y, x)) opener = x;
-    }
+    const segment *opener = away ? find_opener(y) : NULL;
     if (!opener) return;
     y->closing = true;
-    learn_opener(opener, meshes_between(opener->id, y->id));
+    if (by_id(y->run)) by_id(y->run)->closing = true;
+    learn_opener(opener, meshes_between(opener->id, y->id), y->id);
 }
 
-/* Stays on the mesh that hold values for a backward to come: openers of which more than half of what they left is alive. */
+/* Does an opener hold values for a backward to come? Until the stream has shown its closer: if any of its values is alive. */
+static bool holds(const segment *s) { return s->closer ? is_pending(by_id(s->closer)) : s->alive > 0; }
+
+/* Stays on the mesh that do. */
 static uint32_t count_open(const dt_mesh *m) {
     uint32_t n = 0, run = 0, first = next_id > SEGMENTS ? next_id - SEGMENTS + 1 : 1;
     for (uint32_t id = first > settled ? first : settled; id < next_id; id++) {
         const segment *s = by_id(id);
-        if (!s || s->graph || s->side || s->cost <= 0 || s->mesh != m || s->run == run || !limit_of(s->kind) || 2 * s->alive <= s->alive_at_dispatch) continue;
+        if (!s || s->graph || s->side || s->cost <= 0 || s->mesh != m || s->run == run || !limit_of(s->kind) || !holds(s)) continue;
         run = s->run;
         n++;
     }
@@ -338,6 +388,11 @@ static bool commit_next(bool force) {
         segment *s = by_id(id);
         double ready;
         if (!is_pending(s) || is_open(s) || !can_run(s, &ready)) continue;
+        if (s->behind && !limit_of(s->kind) && !force) {
+            const segment *b = by_id(s->behind);
+            if (is_pending(b)) continue;
+            if (b) ready = fmax(ready, b->end);
+        }
         if (!first) first = s, first_ready = ready;
         if (s->side || s->cost <= 0) { /* takes no time: as early as can be */
             best = s, best_ready = ready;
@@ -345,7 +400,8 @@ static bool commit_next(bool force) {
         }
         double at = mesh_free(s->mesh), begin = fmax(ready, at);
         if (over_limit(s, &known) || (best && begin >= best_begin)) continue;
-        if (!force && s->closing && begin > at && !nothing_fills_gap(s)) continue;
+        bool backward = s->closing || (s->staged && !limit_of(s->kind) && has_openers(s->mesh));
+        if (!force && backward && begin > at && !nothing_fills_gap(s)) continue;
         best = s, best_begin = begin, best_ready = ready;
     }
     if (!best && force) best = first, best_ready = first_ready;
@@ -393,11 +449,14 @@ static bool from_stages(const segment *s, const dt_mesh *m) {
     return s->mesh != m && (s->staged || !encloses(s->mesh, m));
 }
 
+/* Did s bring a gradient to m in the stay before this one? */
+static bool went_on(const segment *s, const dt_mesh *m) { return s && !s->side && s->mesh == m && s->run == stay_before && s->arrives && s->id >= settled; }
+
 /* Does the call depend on what came from another mesh? */
 static bool reads_away(const dt_call *c, const uint64_t *in) {
     for (int k = 0; k < c->n_in; k++) {
         const segment *s = maker(c, in, k);
-        if (s && (from_stages(s, c->mesh) || (!s->side && s->mesh == c->mesh && s->run == stay_run))) return true;
+        if (s && (from_stages(s, c->mesh) || (!s->side && s->mesh == c->mesh && s->run == stay_run) || went_on(s, c->mesh))) return true;
     }
     return false;
 }
@@ -427,6 +486,7 @@ static bool absorb(segment *main, segment *free) {
         main->kind = dt_hash_mix(main->kind, (uint64_t)(uintptr_t)n->call->op);
     }
     main->staged |= free->staged;
+    main->arrives |= free->arrives;
     main->cost += free->cost;
     main->alive += free->alive;
     dt_graph_clear(from);
@@ -443,14 +503,28 @@ static segment *place_on_mesh(const dt_call *c, const uint64_t *in) {
         close_segments();
         advance();
         stay_mesh = c->mesh;
-        stay_run = 0;
+        stay_run = stay_main = 0;
+        stay_before = latest_at(c->mesh)->mesh == c->mesh ? latest_at(c->mesh)->run : 0;
     }
     if (!reads_away(c, in)) {
-        if (!open_free) open_free = segment_new(c->mesh, false, 0);
+        if (!open_free && (open_free = segment_new(c->mesh, false, 0))) open_free->behind = stay_main;
+        if (open_free && open_main && open_free->graph->n > ABSORB_MAX) { /* too much to be a constant in passing */
+            open_free->behind = stay_main = open_main->id;
+            close_one(&open_main);
+        }
         return open_free;
     }
     bool uses_free = reads(c, in, open_free);
-    if (!open_main && (open_main = segment_new(c->mesh, false, stay_run))) stay_run = open_main->run;
+    if (!open_main && !stay_run && stay_before)
+        for (int k = 0; k < c->n_in && !stay_run; k++) {
+            const segment *s = maker(c, in, k);
+            if (went_on(s, c->mesh)) stay_run = stay_before; /* what it began goes on */
+        }
+    if (!open_main && (open_main = segment_new(c->mesh, false, stay_run))) {
+        stay_run = open_main->run;
+        latest_at(c->mesh)->mesh = c->mesh;
+        latest_at(c->mesh)->run = stay_run;
+    }
     if (open_main && uses_free) {
         if (open_free->graph->n <= ABSORB_MAX && absorb(open_main, open_free))
             open_free = NULL;
@@ -482,6 +556,7 @@ dt_graph *dt_order_graph(dt_call *c, const uint64_t *in, uint32_t *id) {
         const segment *d = maker(c, in, k);
         if (!d) continue;
         ok = add_dep(s, d->id);
+        s->arrives |= d != s && d->mesh != s->mesh && from_stages(d, c->mesh);
         s->staged |= d != s && (d->staged || from_stages(d, c->mesh));
     }
     if (!ok) { /* out of host memory: everything in order, and the call fails */
@@ -507,10 +582,15 @@ void dt_order_cut(uint32_t id) {
     if (!s) return;
     const dt_mesh *m = (*s)->mesh;
     uint32_t run = (*s)->run;
-    if (s == &open_main) close_one(&open_free); /* it may have been read */
+    bool main = s == &open_main;
+    if (main) {
+        close_one(&open_free); /* it may have been read */
+        stay_main = id;
+    }
     close_one(s);
     advance();
     *s = segment_new(m, false, run); /* NULL: the next call tries again */
+    if (*s && !main) (*s)->behind = stay_main;
 }
 
 bool dt_order_active(const dt_mesh *m) {

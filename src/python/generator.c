@@ -121,7 +121,20 @@ static PyObject *set_rng_state(PyObject *m, PyObject *state) {
     if (state_set(dt_generator_default(), state) < 0) return NULL;
     Py_RETURN_NONE;
 }
+/* The same as two numbers: no tensor, so that nobody has to wait for one (checkpointing takes and sets it in every block). */
+static PyObject *rng_get(PyObject *m, PyObject *none) {
+    dt_gen_state s = dt_generator_default()->state;
+    return Py_BuildValue("(KK)", (unsigned long long)s.seed, (unsigned long long)s.offset);
+}
+static PyObject *rng_set(PyObject *m, PyObject *args) {
+    unsigned long long seed, offset;
+    if (!PyArg_ParseTuple(args, "KK:_rng_set", &seed, &offset)) return NULL;
+    dt_generator_default()->state = (dt_gen_state){seed, offset};
+    Py_RETURN_NONE;
+}
 static PyMethodDef functions[] = {
+    {"_rng_get", rng_get, METH_NOARGS, NULL},
+    {"_rng_set", rng_set, METH_VARARGS, NULL},
     {"manual_seed", manual_seed, METH_O, "Seed the default generator; returns it. The same seed gives the same numbers on every mesh."},
     {"seed", seed_fn, METH_NOARGS, "Seed the default generator randomly; returns the seed."},
     {"initial_seed", initial_seed, METH_NOARGS, "The default generator's seed."},

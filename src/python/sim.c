@@ -55,7 +55,8 @@ static int hardware(PyObject *d, dt_hardware *h) {
         h->share[k] = share ? number(share, kinds[k], 1, &bad) : 1;
         h->half[k] = half ? number(half, kinds[k], 0, &bad) : 0;
         if (!bad && (h->share[k] <= 0 || h->share[k] > 8)) {
-            PyErr_Format(PyExc_ValueError, "hardware: efficiency.%s must be above 0 and at most 8 (above 1 where a method does less than is counted, as Winograd's)", kinds[k]);
+            PyErr_Format(PyExc_ValueError,
+                         "hardware: efficiency.%s must be above 0 and at most 8 (above 1 where a method does less than is counted, as Winograd's)", kinds[k]);
             return -1;
         }
     }

@@ -373,7 +373,7 @@ def test_checkpoints_lower_the_peak():
     import sys
 
     peaks = [int(subprocess.run([sys.executable, "-c", PEAK, c], capture_output=True, check=True, text=True).stdout) for c in "01"]
-    assert peaks[1] < 0.45 * peaks[0], peaks
+    assert peaks[1] < 0.6 * peaks[0], peaks  # where the stream is cut moves the peak by a block's activations
 
 
 # ---- averages, adapters, tied and frozen weights, dropout

@@ -43,7 +43,7 @@ class _Part:
         self.function, self.check = function, check
         self.leaves, self.spec = tree_flatten((args, kwargs))
         self.tensors = [i for i, v in enumerate(self.leaves) if isinstance(v, Tensor)]
-        self.rng = dtorch.get_rng_state() if preserve_rng_state else None
+        self.rng = _C._rng_get() if preserve_rng_state else None
         self.autocast = state()
         self.first, self.again = context_fn()
         self.outside = ()  # leaves that are no arguments
@@ -63,14 +63,14 @@ class _Part:
 
         now = None
         if self.rng is not None:
-            now = dtorch.get_rng_state()
-            dtorch.set_rng_state(self.rng)
+            now = _C._rng_get()
+            _C._rng_set(*self.rng)
         try:
             with restored(self.autocast), self.again:
                 flat, _ = self.run(tensors)
         finally:
             if now is not None:
-                dtorch.set_rng_state(now)
+                _C._rng_set(*now)
         outs = [flat[i] for i in self.wanted if i < len(flat)]
         if self.check:
             self._compare(outs)
