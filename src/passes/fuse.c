@@ -28,8 +28,28 @@ static dt_status no_memory(void) { return dt_fail(DT_E_NOMEM, "fuse: out of host
 /* One rounding only: a conversion to 16 bits goes through f32, which is exact for f32 and 16-bit sources. */
 static bool cast_fits(dt_dtype from, dt_dtype to) { return !dt_fuse_half(to) || from == DT_float32 || dt_fuse_half(from); }
 
+bool dt_fuse_dropout(const dt_fuse *f, const dt_step *s, int64_t *base) {
+    const dt_instr *in = &s->in;
+    if (in->kind != DT_I_KERNEL || !f->backend->dropout || in->fn != f->backend->dropout || in->n_in != 3 || in->n_out != 1) return false;
+    const dt_view *o = &in->view[3];
+    const dt_geom *p = in->ctx.out_place;
+    if (!dt_view_contiguous(o) || !dt_view_numel(o) || in->view[1].dtype != DT_int64 || in->view[2].dtype != DT_int64) return false;
+    int64_t step = 1;
+    bool part = false; /* of a dimension: those before it must be of one index */
+    *base = 0;
+    for (int d = o->ndim - 1; d >= 0; d--) {
+        if (part && o->shape[d] != 1) return false;
+        part |= o->shape[d] != p->shape[d];
+        *base += p->lo[d] * step;
+        step *= p->shape[d];
+    }
+    return true;
+}
+
 static bool elementwise(const dt_fuse *f, const dt_step *s) {
     const dt_instr *in = &s->in;
+    int64_t base;
+    if (dt_fuse_dropout(f, s, &base)) return true;
     if (in->kind != DT_I_KERNEL || in->fn != f->backend->elementwise || in->n_out != 1 || in->n_in > DT_PW_MAX_IN) return false;
     int code = in->ctx.op->pointwise;
     if (in->n_in != dt_pw_inputs(code)) return false;

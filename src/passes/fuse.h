@@ -40,6 +40,8 @@ static inline bool dt_fuse_is_member(const int *member, int n, int step) {
 static inline bool dt_fuse_half(dt_dtype t) { return dt_pw_tile_dtype(t) != t; }
 /* dt_fused_kind of a step that reduces rows just as the interpreter does; DT_FUSED_CODE: it does not. */
 int dt_fuse_reduction(const dt_fuse *f, const dt_step *s, int64_t *row);
+/* Is the step a dropout whose part here lies in one run of the global tensor? *base: where it begins. */
+bool dt_fuse_dropout(const dt_fuse *f, const dt_step *s, int64_t *base);
 /* Rows of a segment if the step sums columns as the interpreter does, else 0; *row: elements of a row. */
 int64_t dt_fuse_columns(const dt_fuse *f, const dt_step *s, int64_t *row);
 /* fuse_make.c: *made false: the group would not fit into an instruction, its steps stay as they are. */

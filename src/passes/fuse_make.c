@@ -89,8 +89,10 @@ static void add_member(making *m, int i) {
     const dt_instr *in = &s->in;
     int64_t row = 0;
     int kind = dt_fuse_columns(m->f, s, &row) ? DT_FUSED_COLUMNS : dt_fuse_reduction(m->f, s, &row), st_out = in->operand[in->n_in].slot, refs[DT_PW_MAX_IN];
-    bool rows = m->f->rows[m->g->member[i]];
-    for (int k = 0; k < in->n_in; k++) refs[k] = read_input(m, s, k, rows && kind == DT_FUSED_CODE, kind != DT_FUSED_CODE);
+    bool rows = m->f->rows[m->g->member[i]], reduces = kind != DT_FUSED_CODE;
+    int64_t base = 0;
+    if (dt_fuse_dropout(m->f, s, &base)) kind = DT_FUSED_DROPOUT;
+    for (int k = 0; k < in->n_in; k++) refs[k] = read_input(m, s, k, rows && !reduces, reduces);
     m->at[i] = m->x->n_ops;
     dt_fused_op *o = new_op(m);
     if (m->full) return;
@@ -102,6 +104,9 @@ static void add_member(making *m, int i) {
     if (kind == DT_FUSED_CODE) {
         o->code = code;
         o->key = dt_pw_tile_dtype(in->view[dt_pw_key(code)].dtype);
+    } else if (kind == DT_FUSED_DROPOUT) {
+        o->key = dt_pw_tile_dtype(o->dtype);
+        o->count = base;
     } else {
         o->key = in->view[0].dtype;
         o->count = dt_reduce_count(in->ctx.in_place, in->view[0].ndim, &((const dt_reduce_attr *)in->ctx.attr)->dim);

@@ -18,6 +18,7 @@ typedef struct dt_backend {
     dt_kernel_fn elementwise;                  /* the kernel of a fusable op on its own */
     dt_kernel_fn fused;                        /* ctx.attr is a dt_fused */
     bool (*can_fuse)(int code, dt_dtype tile); /* is there a block function? */
+    dt_kernel_fn dropout;                      /* the kernel that a group may take in; NULL: none */
     int (*reduction)(dt_kernel_fn fn);         /* dt_fused_kind of a kernel that reduces (dt_reduce_attr), 0: none */
     /* A backend without workers goes through whole runs at once, on the thread that dispatches. NULL: workers do it. */
     void (*run)(dt_run *r);

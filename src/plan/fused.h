@@ -35,6 +35,7 @@ typedef enum dt_fused_kind {
     DT_FUSED_MEAN,
     DT_FUSED_MAX,
     DT_FUSED_MIN,
+    DT_FUSED_DROPOUT, /* of a value, a seed and an offset; op.count: the global index of the first element */
     DT_FUSED_COLUMNS, /* the sum over all rows, an element per column: an output that no op of the group reads; op.count: 0, or a mean's */
     DT_FUSED_KINDS
 } dt_fused_kind;
@@ -45,7 +46,7 @@ typedef struct dt_fused_op {
     int code;       /* dt_pw_code */
     dt_dtype key;   /* the tile dtype that chooses the block function; of a reduction or spread: its input's dtype */
     dt_dtype dtype; /* of the result */
-    int64_t count;  /* a mean divides by it */
+    int64_t count;  /* a mean divides by it; see DT_FUSED_DROPOUT */
     const struct dt_op *op;
     const void *params; /* the op's attributes */
     int8_t out;         /* which output of the instruction, -1: none */

@@ -127,7 +127,9 @@ static bool fused_legal(const dt_fused *x) {
         if (o->kind >= DT_FUSED_KINDS || o->rows > 1 || (o->rows && !x->row)) return false;
         if (o->n_in > DT_PW_MAX_IN || o->out >= x->n_out || o->key >= DT_DTYPE_COUNT || o->dtype >= DT_DTYPE_COUNT) return false;
         if (o->tile >= (o->rows ? x->n_row_tiles : x->n_tiles) || (o->out < 0 && o->tile < 0)) return false;
-        if (o->kind != DT_FUSED_CODE && (o->n_in != 1 || o->rows != (o->kind != DT_FUSED_SPREAD && o->kind != DT_FUSED_COLUMNS))) return false;
+        if (o->kind == DT_FUSED_DROPOUT && (o->n_in != 3 || o->key != dt_pw_tile_dtype(o->dtype) || !dt_dtype_is_float(o->dtype))) return false;
+        if (o->kind != DT_FUSED_CODE && o->kind != DT_FUSED_DROPOUT && (o->n_in != 1 || o->rows != (o->kind != DT_FUSED_SPREAD && o->kind != DT_FUSED_COLUMNS)))
+            return false;
         if (o->kind == DT_FUSED_COLUMNS && (o->code != columns++ || columns > x->n_columns || o->out < 0 || o->tile < 0)) return false;
         if (o->out >= 0 && (x->columns_out >> o->out & 1) != (o->kind == DT_FUSED_COLUMNS)) return false;
         uint8_t read; /* a bool may hold any byte here */
@@ -137,7 +139,9 @@ static bool fused_legal(const dt_fused *x) {
             if (o->in[i] >= x->n_in + k) return false;
             if (o->in[i] >= x->n_in && x->op[o->in[i] - x->n_in].kind == DT_FUSED_COLUMNS) return false;
             bool rows = o->in[i] < x->n_in ? x->rows_in >> o->in[i] & 1 : x->op[o->in[i] - x->n_in].rows;
-            if (rows != (o->kind == DT_FUSED_SPREAD || (o->kind == DT_FUSED_CODE && o->rows)) && !(o->in[i] < x->n_in && !rows)) return false;
+            if (rows != (o->kind == DT_FUSED_SPREAD || ((o->kind == DT_FUSED_CODE || o->kind == DT_FUSED_DROPOUT) && o->rows)) &&
+                !(o->in[i] < x->n_in && !rows))
+                return false;
         }
     }
     for (int i = 0; i < x->n_in; i++)
@@ -169,6 +173,8 @@ static dt_status get_fused(reader *r, const dt_fused **out) {
     for (int k = 0; k < x->n_ops; k++) {
         x->op[k].op = get_op(r->u);
         DT_TRY(get_attr(r, x->op[k].op, &x->op[k].params));
+        bool dropout = x->op[k].op == &dt_op__dropout || x->op[k].op == &dt_op__dropout_backward;
+        if (x->op[k].kind == DT_FUSED_DROPOUT && (!dropout || !x->op[k].params)) return bad("a fused dropout");
     }
     *out = x;
     return DT_OK;

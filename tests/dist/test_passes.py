@@ -78,6 +78,19 @@ for dtype in (dtorch.float32, dtorch.float64, dtorch.bfloat16, dtorch.float16):
         y, s = x * grad, softmax(x)
         for t in (y.sum(leading), y.mean(leading, True), y.sum(-1), y, ((x - x.mean(-1, True)) * grad).sum(leading), (x * 2).mean(0) + 1, s.sum(leading) * 2 + s):
             note(t)
+    for shape in ((37, 300), (3, 5, 7), (1, 2049), (0, 4), (5,)):  # dropout of full tensors and of an element per row
+        x0, grad = dtorch.randn(*shape).to(dtype), dtorch.randn(*shape).to(dtype)
+        x = x0.clone().requires_grad_()
+        y, z = F.dropout(softmax(x * 2), 0.3) + x, (F.dropout(x.mean(-1, True) * 2, 0.5) * x).relu()
+        (y * z).backward(grad)
+        for t in (y, z, x.grad, x0.clone().mul_(2) + F.dropout(x0 + 1, 0.1)):
+            note(t.detach())
+    for where in (Shard(0), Shard(1), Replicate()):
+        x = distribute_tensor(dtorch.randn(37, 30).to(dtype), init_device_mesh("cpu", (4,)), [where]).requires_grad_()
+        y = F.dropout(x * 2, 0.25) + x
+        y.backward(dtorch.ones_like(y))
+        note(y.detach())
+        note(x.grad)
     y = dtorch.randn(30, 40).to(dtype)
     total = (y * y).sum()
     for t in (total, y * (1 / (total.sqrt() + 1e-6)).clamp(max=1.0), softmax(y.T), (y.T - y.T.mean(-1, True)) * 2, softmax(y[:, 3:17]), softmax(y[::2]), (y[:1] * 1).sum(-1, True) * y):

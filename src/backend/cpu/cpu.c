@@ -126,6 +126,7 @@ static void cpu_reduce(const dt_view *dst, const dt_view *src, int n, dt_reduce 
 
 DT_CPU_KERNEL(pointwise);
 DT_CPU_KERNEL(fused);
+DT_CPU_KERNEL(dropout);
 DT_CPU_KERNEL(sum);
 DT_CPU_KERNEL(mean);
 DT_CPU_KERNEL(amax);
@@ -145,5 +146,6 @@ const dt_backend dt_backend_cpu = {
     .elementwise = dt_cpu_pointwise,
     .fused = dt_cpu_fused,
     .can_fuse = can_fuse,
+    .dropout = dt_cpu_dropout,
     .reduction = row_reduction,
 };

@@ -58,11 +58,11 @@ static void spread(size_t size, char *out, const char *x, int64_t rows, int64_t 
 static void compute(const job *j, const block *b, const dt_fused_op *o, dt_pw_fn fn, const void *const *arg, void *to) {
     if (o->kind == DT_FUSED_CODE)
         fn(o->rows ? b->rows : b->m, to, arg, o->params);
-    else if (o->kind == DT_FUSED_SPREAD)
-        spread(dt_dtype_size(dt_pw_tile_dtype(o->key)), to, arg[0], b->rows, j->row);
-    else
-        DT_ISA_FN(reduce_rows)
-    (&(dt_reduce_rows){o->kind, o->key, dt_pw_tile_dtype(o->dtype), j->row, o->count}, b->rows, arg[0], to);
+    else if (o->kind == DT_FUSED_DROPOUT)
+        DT_ISA_FN(dropout_block)
+    (o->key, o->params, *(const uint64_t *)arg[1], *(const uint64_t *)arg[2], o->count + (o->rows ? b->r0 : b->pos), o->rows ? b->rows : b->m, arg[0], to);
+    else if (o->kind == DT_FUSED_SPREAD) spread(dt_dtype_size(dt_pw_tile_dtype(o->key)), to, arg[0], b->rows, j->row);
+    else DT_ISA_FN(reduce_rows)(&(dt_reduce_rows){o->kind, o->key, dt_pw_tile_dtype(o->dtype), j->row, o->count}, b->rows, arg[0], to);
 }
 
 /* ---- sums over columns: a segment of rows is a task ---- */

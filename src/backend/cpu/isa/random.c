@@ -4,6 +4,7 @@
  * Philox runs over LANES counters at a time, four words each. */
 #include "ops/random.h"
 #include "backend/cpu/isa/pw_cast.h"
+#include "backend/cpu/isa/reduce_rows.h"
 #include "ops/op.h"
 
 #ifdef __AVX2__
@@ -231,27 +232,37 @@ static void draw_int(const job *j, int64_t g, int64_t pos, int64_t n, void *out)
     for (int64_t i = 0; i < n; i++) o[i] = (int64_t)((uint64_t)a->low + (range ? (uint64_t)((unsigned __int128)w[i] * range >> 64) : w[i]));
 }
 
-/* 0 with probability A, else x / (1 - A); in[0] is contiguous */
-static void draw_dropout(const job *j, int64_t g, int64_t pos, int64_t n, void *out) {
+/* 0 with probability A, else v / (1 - A), n <= TILE of them; o may be v */
+static void drop(const job *j, int64_t g, int64_t n, const void *x, void *out) {
     const dt_random_floats *a = j->attr;
-    const dt_view *x = &j->c->in[0];
-    const char *from = (const char *)x->data + pos * (int64_t)dt_dtype_size(x->dtype);
     uint32_t w[TILE];
     int32_t limit = (int32_t)(a->a * 0x1p31); /* 31 bits: the comparison is of signed integers, which vectorise */
     words(j, g, n, w);
     if (j->tile == DT_float64) {
-        const double *v = (const double *)from;
+        const double *v = x;
         double *o = out, scale = 1 / (1 - a->a);
         for (int64_t i = 0; i < n; i++) o[i] = (int32_t)(w[i] >> 1) >= limit ? v[i] * scale : 0;
         return;
     }
+    const float *v = x;
     float *o = out, scale = (float)(1 / (1 - a->a));
-    const float *v = (const float *)from;
-    if (x->dtype != DT_float32) {
-        dt_cpu_pw_cast(x->dtype, DT_float32)(n, o, (const void *[]){from}, NULL);
-        v = o;
-    }
     for (int64_t i = 0; i < n; i++) o[i] = (int32_t)(w[i] >> 1) >= limit ? v[i] * scale : 0.0f;
+}
+/* in[0] is contiguous */
+static void draw_dropout(const job *j, int64_t g, int64_t pos, int64_t n, void *out) {
+    const dt_view *x = &j->c->in[0];
+    const void *from = (const char *)x->data + pos * (int64_t)dt_dtype_size(x->dtype);
+    if (j->tile == DT_float32 && x->dtype != DT_float32) {
+        dt_cpu_pw_cast(x->dtype, DT_float32)(n, out, &from, NULL);
+        from = out;
+    }
+    drop(j, g, n, from, out);
+}
+
+void DT_ISA_FN(dropout_block)(dt_dtype tile, const void *attr, uint64_t seed, uint64_t offset, int64_t g, int64_t n, const void *x, void *out) {
+    job j = {.tile = tile, .attr = attr, .seed = seed, .offset = offset};
+    int64_t size = (int64_t)dt_dtype_size(tile);
+    for (int64_t i = 0; i < n; i += TILE) drop(&j, g + i, n - i < TILE ? n - i : TILE, (const char *)x + i * size, (char *)out + i * size);
 }
 
 /* ---- the walk ------------------------------------------------------------------------------------------------------------------------- */

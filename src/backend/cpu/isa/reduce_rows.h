@@ -1,4 +1,4 @@
-/* Reductions of contiguous rows for the fusion interpreter: the bits of the reduction kernels of reduce.c. */
+/* What the fusion interpreter asks of reduce.c and random.c: the bits of their kernels, on blocks. */
 #ifndef DT_BACKEND_CPU_ISA_REDUCE_ROWS_H
 #define DT_BACKEND_CPU_ISA_REDUCE_ROWS_H
 
@@ -21,5 +21,8 @@ void DT_ISA_FN(columns_add)(dt_dtype t, int64_t at, int64_t rows, int64_t n, con
 void DT_ISA_FN(columns_end)(dt_dtype t, int64_t n, const void *part, double *acc);
 /* acc (segs, n), joined in order, divided by count unless that is 0, to out (n,) of dtype t. */
 void DT_ISA_FN(columns_put)(int64_t segs, int64_t n, const double *acc, int64_t count, dt_dtype t, void *out);
+
+/* Dropout (attr: dt_random_floats) of n elements of dtype `tile` (f32 or f64) from global index g on; out may be x. */
+void DT_ISA_FN(dropout_block)(dt_dtype tile, const void *attr, uint64_t seed, uint64_t offset, int64_t g, int64_t n, const void *x, void *out);
 
 #endif
