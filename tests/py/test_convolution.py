@@ -1,10 +1,9 @@
 """Convolution: large enough for several blocks of Winograd's transform, against float64; the same bits with one thread and with two."""
 
-import numpy as np
-import pytest
-
 import dtorch
 import dtorch.nn.functional as F
+import numpy as np
+import pytest
 
 # images, input channels, output channels, height, width, padding
 SHAPES = [
