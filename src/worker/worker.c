@@ -61,11 +61,26 @@ static dt_error_t *input_error(const dt_run_part *p, const dt_instr *s) {
     return NULL;
 }
 
-/* A group with a failed input still makes the outputs that do not depend on it: elementwise code bears any values. */
+/* A group with a failed input still makes the outputs that do not depend on it: elementwise code bears any values. Where there is not even memory,
+ * zeros are read. */
 static void run_spoilt(dt_worker *w, dt_run_part *p, dt_instr *s) {
+    static _Alignas(64) char zeros[64];
+    int64_t stride[DT_FUSED_IN][DT_MAX_DIM];
+    bool absent[DT_FUSED_IN];
     for (int k = 0; k < s->n_in + s->n_out; k++) s->view[k].data = address(p, s->operand[k]);
+    for (int k = 0; k < s->n_in; k++) {
+        int slot = s->operand[k].slot;
+        absent[k] = slot >= 0 && slot < p->run->plan->program[p->program].n_ext && p->error[slot] && !p->buf[slot]->data;
+        if (!absent[k]) continue;
+        memcpy(stride[k], s->view[k].stride, sizeof stride[k]);
+        memset(s->view[k].stride, 0, sizeof stride[k]);
+        s->view[k].data = zeros;
+    }
+    s->ctx.scratch = address(p, s->scratch);
     s->ctx.team = w->team;
     dt_status status = s->fn(&s->ctx);
+    for (int k = 0; k < s->n_in; k++)
+        if (absent[k]) memcpy(s->view[k].stride, stride[k], sizeof stride[k]);
     for (int k = 0; k < s->n_out; k++) {
         dt_error_t *e = NULL;
         for (int i = 0; i < s->n_in && !e; i++)

@@ -227,6 +227,16 @@ def test_error_when_even_recomputation_cannot_fit(device):
     assert (kept.sum() + 1).item() == 200001
 
 
+def test_a_training_that_cannot_fit_fails_and_goes_on_without_the_budget(device):
+    """Failed values reach fused groups with sums over columns, in-place steps of the optimizer and everything else."""
+    want, peak, _ = train(device, None)
+    for share in (0.35, 0.25):
+        with pytest.raises(dtorch.OutOfMemoryError, match="that cannot be computed again, budget"):
+            train(device, {device: int(peak[device] * share)})
+        dtorch.set_memory_budget(None, device)
+    assert train(device, None)[0] == want
+
+
 def test_budget_arguments():
     for bad in (0, -1):
         with pytest.raises(ValueError, match="at least 1, got"):
