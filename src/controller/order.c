@@ -302,15 +302,31 @@ static void find_openers(segment *y) {
 /* Does an opener hold values for a backward to come? Until the stream has shown its closer: if any of its values is alive. */
 static bool holds(const segment *s) { return s->closer ? is_pending(by_id(s->closer)) : s->alive > 0; }
 
+/* Dispatched segments that may, in the order of their ids. One without a living value is read by nobody any more: it is taken out when it is met. */
+static uint32_t held[SEGMENTS], n_held;
+
+static bool may_hold(const segment *s) { return s && s->id >= settled && (s->alive > 0 || holds(s)); }
+
+static void hold(const segment *s) {
+    if (s->side || s->cost <= 0 || !may_hold(s)) return;
+    if (n_held == SEGMENTS) n_held--; /* cannot happen: they lie in a ring of as many */
+    uint32_t i = n_held++;
+    for (; i > 0 && held[i - 1] > s->id; i--) held[i] = held[i - 1];
+    held[i] = s->id;
+}
+
 /* Stays on the mesh that do. */
 static uint32_t count_open(const dt_mesh *m) {
-    uint32_t n = 0, run = 0, first = next_id > SEGMENTS ? next_id - SEGMENTS + 1 : 1;
-    for (uint32_t id = first > settled ? first : settled; id < next_id; id++) {
-        const segment *s = by_id(id);
-        if (!s || s->graph || s->side || s->cost <= 0 || s->mesh != m || s->run == run || !limit_of(s->kind) || !holds(s)) continue;
+    uint32_t n = 0, run = 0, kept = 0;
+    for (uint32_t i = 0; i < n_held; i++) {
+        const segment *s = by_id(held[i]);
+        if (!may_hold(s)) continue;
+        held[kept++] = held[i];
+        if (s->mesh != m || s->run == run || !limit_of(s->kind) || !holds(s)) continue;
         run = s->run;
         n++;
     }
+    n_held = kept;
     return n;
 }
 
@@ -367,6 +383,7 @@ static void commit(segment *s, double ready, bool forced) {
     dt_engine_dispatch_graph(g);
     graph_put(g);
     s->alive_at_dispatch = s->alive;
+    hold(s);
     while (oldest < next_id && !is_pending(by_id(oldest))) oldest++;
 }
 
@@ -644,6 +661,7 @@ void dt_order_free(void) {
     on = false;
     last_mesh = stay_mesh = NULL;
     oldest = next_id;
+    n_held = 0;
 }
 
 size_t dt_order_log(dt_order_entry *out, size_t cap) {
