@@ -330,5 +330,6 @@ def estimate(fn, *args, hardware="cpu", devices=1, **kwargs):
         kept = fn(*args, **kwargs)
         last = sim._snapshot()
         del kept, args, kwargs
-    rows = last.rows
-    return Estimate(last.now, max(r[10] for r in rows), math.fsum(r[4] for r in rows))
+    before = [r[9] for r in sim._marks[0].rows]  # what lives of earlier simulations
+    peak = max(r[10] - was for r, was in zip(last.rows, before))
+    return Estimate(last.now, peak, math.fsum(r[4] for r in last.rows))

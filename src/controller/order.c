@@ -70,7 +70,7 @@ static uint32_t stay_main;                                      /* the last clos
 static uint32_t stay_before; /* run of the last stay's such calls: a gradient comes, something is done elsewhere, then it is used */
 static struct {
     const dt_mesh *mesh;
-    uint32_t run;
+    uint32_t run, id;
 } last_away[64]; /* by mesh: the last run of such calls */
 #define latest_at(m) (&last_away[((uintptr_t)(m) >> 6) % 64])
 static int nodes_pending;
@@ -387,11 +387,22 @@ static void commit(segment *s, double ready, bool forced) {
     while (oldest < next_id && !is_pending(by_id(oldest))) oldest++;
 }
 
+/* Does s, which is none, read what an opener saved? */
+static bool reads_opener(const segment *s) {
+    for (uint32_t i = 0; i < s->n_dep; i++) {
+        const segment *d = by_id(s->dep[i]);
+        if (d && !d->side && d->mesh == s->mesh && limit_of(d->kind)) return true;
+    }
+    return false;
+}
+
 /* Has the stream shown an opener, younger than s, that cannot fill the gap before s? */
 static bool nothing_fills_gap(const segment *s) {
     for (uint32_t id = s->id + 1; id < next_id; id++) {
         const segment *z = by_id(id);
-        if (is_pending(z) && !is_open(z) && !z->side && z->mesh == s->mesh && z->run == z->id && !z->closing && z->cost > 0) return true;
+        if (is_pending(z) && !is_open(z) && !z->side && z->mesh == s->mesh && z->run == z->id && !z->closing && z->cost > 0 &&
+            (limit_of(z->kind) || z->arrives))
+            return true;
     }
     return false;
 }
@@ -405,7 +416,7 @@ static bool commit_next(bool force) {
         segment *s = by_id(id);
         double ready;
         if (!is_pending(s) || is_open(s) || !can_run(s, &ready)) continue;
-        if (s->behind && !limit_of(s->kind) && !force) {
+        if (s->behind && !limit_of(s->kind) && !force && reads_opener(s)) {
             const segment *b = by_id(s->behind);
             if (is_pending(b)) continue;
             if (b) ready = fmax(ready, b->end);
@@ -522,6 +533,8 @@ static segment *place_on_mesh(const dt_call *c, const uint64_t *in) {
         stay_mesh = c->mesh;
         stay_run = stay_main = 0;
         stay_before = latest_at(c->mesh)->mesh == c->mesh ? latest_at(c->mesh)->run : 0;
+        const segment *s = stay_before ? by_id(latest_at(c->mesh)->id) : NULL;
+        if (is_pending(s) && s->arrives) stay_main = s->id;
     }
     if (!reads_away(c, in)) {
         if (!open_free && (open_free = segment_new(c->mesh, false, 0))) open_free->behind = stay_main;
@@ -541,6 +554,7 @@ static segment *place_on_mesh(const dt_call *c, const uint64_t *in) {
         stay_run = open_main->run;
         latest_at(c->mesh)->mesh = c->mesh;
         latest_at(c->mesh)->run = stay_run;
+        latest_at(c->mesh)->id = open_main->id;
     }
     if (open_main && uses_free) {
         if (open_free->graph->n <= ABSORB_MAX && absorb(open_main, open_free))
@@ -583,6 +597,7 @@ dt_graph *dt_order_graph(dt_call *c, const uint64_t *in, uint32_t *id) {
     }
     s->kind = dt_hash_mix(s->kind, (uint64_t)(uintptr_t)c->op);
     s->cost += dt_call_cost(c);
+    if (s->arrives && s->cost <= 0) s->cost = 1e-9; /* its devices wait for what it reads: it has its turn */
     s->alive += c->n_out;
     nodes_pending++;
     *id = s->id;
