@@ -26,7 +26,7 @@ class Block(nn.Module):
         self.scale, self.shift = nn.Parameter(dtorch.tensor(0.5)), nn.Parameter(dtorch.zeros(1))
 
     def forward(self, x):
-        return x + self.scale * self.down(F.gelu(self.up(self.norm(x)))) + self.shift
+        return x + self.scale * self.down(F.gelu(self.up(self.norm(x)))) + self.shift * x
 
 
 class Model(nn.Module):
