@@ -13,12 +13,16 @@ enum { BLOCK_MIN = 4096, BLOCK_MAX = 1 << 20, ALIGN = 16 };
 
 static _Atomic int64_t fail_after = -1;
 
+static _Thread_local uint64_t asked;
+
 static bool must_fail(void) {
+    asked++;
     if (DT_LIKELY(atomic_load_explicit(&fail_after, memory_order_relaxed) < 0)) return false;
     return atomic_fetch_sub(&fail_after, 1) == 0;
 }
 
 void dt_malloc_fail_after(int64_t n) { atomic_store(&fail_after, n); }
+uint64_t dt_malloc_count(void) { return asked; }
 void *dt_malloc(size_t size) { return must_fail() ? NULL : malloc(size ? size : 1); }
 void *dt_calloc(size_t n, size_t size) { return must_fail() ? NULL : calloc(n ? n : 1, size ? size : 1); }
 void *dt_realloc(void *p, size_t size) { return must_fail() ? NULL : realloc(p, size ? size : 1); }

@@ -29,5 +29,6 @@ void *dt_calloc(size_t n, size_t size) DT_WUR;
 void *dt_realloc(void *p, size_t size) DT_WUR;
 void dt_free(void *p);
 void dt_malloc_fail_after(int64_t n);
+uint64_t dt_malloc_count(void); /* how often the calling thread asked for memory: tests that a path does not */
 
 #endif

@@ -3,6 +3,8 @@
 #include "ops/attention.h"
 #include "python/py.h"
 
+#include "base/arena.h"
+
 #include "plan/nodes.h"
 #include "plan/sim.h"
 #include "plan/trace.h"
@@ -440,6 +442,7 @@ static PyObject *site(PyObject *m, PyObject *arg) {
     return Py_BuildValue("(sis)", file ? file : "", line, func ? func : "");
 }
 
+static PyObject *malloc_count(PyObject *m, PyObject *none) { return PyLong_FromUnsignedLongLong(dt_malloc_count()); }
 static PyMethodDef functions[] = {
     {"_mpi_info", mpi_info, METH_NOARGS, NULL},
     {"_node_info", node_info, METH_NOARGS, NULL},
@@ -487,6 +490,7 @@ static PyMethodDef functions[] = {
     {"_cache_stats", cache_stats, METH_NOARGS, "(counters, reasons, recent ones): see dtorch.cache_stats."},
     {"_cache_limit", cache_limit, METH_O, "How many plans are kept."},
     {"_engine_stats", engine_stats, METH_NOARGS, "Counters of the engine: nodes, plans built and found, programs run, interned calls."},
+    {"_malloc_count", malloc_count, METH_NOARGS, "How often this thread asked the host for memory: for tests of paths that do not."},
     {0},
 };
 
