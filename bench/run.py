@@ -50,6 +50,8 @@ PROGRAMS = [
     Program("calls", "calls.py", frameworks=("dtorch", "torch", "jax")),
     Program("memory", "kernels.py", env=EVERY_CALL, only="^(?!matmul|attention|conv)"),
     Program("gemm", "kernels.py", env=EVERY_CALL, only="^(matmul|attention|conv)"),
+    Program("gemm", "gemm.py", frameworks=EAGER, env=EVERY_CALL, only="^(float32|bfloat16) (linear|bmm)"),
+    Program("gemm", "conv.py", frameworks=EAGER, env=EVERY_CALL, only="grad$"),
     Program("models", "train.py", "lines", args=(*SMALL.split(), "1")),
     Program("models", "train.py", "lines", args=(*MEDIUM.split(), "2"), threads=2),
     Program("models", "lstm.py", frameworks=EAGER),
@@ -330,7 +332,7 @@ def shown(group, lines, sections):
 
 
 def run_text(peers, program):
-    run = subprocess.run([sys.executable, HERE / program.file], capture_output=True, text=True, env=environment(program, "dtorch"), timeout=900)
+    run = subprocess.run([sys.executable, HERE / program.file], capture_output=True, text=True, env=environment(program, "dtorch"), timeout=300)
     if run.returncode:
         print(f"{program.file} failed:\n{run.stderr[-2000:]}", file=sys.stderr)
     return [f"{program.about} ({program.file})", *run.stdout.rstrip().splitlines(), ""]

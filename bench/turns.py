@@ -1,8 +1,9 @@
 """Two frameworks in turns: a program's cases, run by one process a framework, each case a few times by the one and then by the other.
 
-A program says `turns.main(cases, rounds)`, where `cases()` gives {name: (call, operations)}; in a child process `common.torch` is the framework under
-test. A machine that is slow for a while is so for both. A line of the table: medians of elapsed milliseconds and of processor time, operations per
-second, and the ratios of dtorch's times to PyTorch's. `--threads N`, `--only TEXT`, `--rounds N`, `--json FILE`.
+The table of run.py has parts of these as well. A program says `turns.main(cases, rounds)`, where `cases()` gives {name: (call, operations)}; in a child
+process `common.torch` is the framework under test. A machine that is slow for a while is so for both. A line of the table: medians of elapsed
+milliseconds and of processor time, operations per second, and the ratios of dtorch's times to PyTorch's. `--threads N`, `--only TEXT`, `--rounds N`,
+`--json FILE`.
 """
 
 import argparse
@@ -11,33 +12,8 @@ import os
 import statistics
 import subprocess
 import sys
-import time
 
 FRAMEWORKS = ("dtorch", "torch")
-
-
-def serve(cases):
-    """Run the case that each line of standard input names, as often as fills 30 ms; print seconds a call, elapsed and of the processor."""
-    from common import wait
-
-    warm = set()
-    for line in sys.stdin:
-        call, _ = cases[line.rstrip("\n")]
-        times = 1
-        if line not in warm:
-            call()
-            wait()
-            warm.add(line)
-        start = time.perf_counter()
-        call()
-        wait()
-        times = max(1, min(1000, int(0.03 / (time.perf_counter() - start + 1e-9))))
-        start, busy = time.perf_counter(), time.process_time()
-        for _ in range(times):
-            result = call()
-        wait()
-        del result
-        print(json.dumps([(time.perf_counter() - start) / times, (time.process_time() - busy) / times]), flush=True)
 
 
 def child(framework, argv, threads):
@@ -60,10 +36,10 @@ def main(cases, rounds=5):
     parser.add_argument("--json")
     args = parser.parse_args()
     if os.environ.get("BENCH_CHILD"):
-        from common import torch
+        from common import Case, serve, torch
 
         torch.set_num_threads(args.threads)
-        serve(cases())
+        serve({name: Case(call, operations=operations) for name, (call, operations) in cases().items()})
         return
     os.environ.setdefault("FRAMEWORK", "dtorch")
     table = cases()

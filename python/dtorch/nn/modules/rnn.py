@@ -148,7 +148,11 @@ class RNNBase(Module):
         count = self.num_layers * (2 if self.bidirectional else 1)
         sizes = [self.proj_size or self.hidden_size] + ([self.hidden_size] if self.mode == "LSTM" else [])
         if hx is None:
-            return tuple(dtorch.zeros((count, batch, s), dtype=like.dtype, device=like.device) for s in sizes)
+            where = {"device": like.device}
+            if like.dim() == 3 and any(p.is_shard(1) for p in like.placements):  # zeros where the batch is: nothing moves
+                keep = [p if p.is_shard(1) else dtorch.Replicate() for p in like.placements]
+                where = {"device_mesh": like.device_mesh, "placements": keep}
+            return tuple(dtorch.zeros((count, batch, s), dtype=like.dtype, **where) for s in sizes)
         states = tuple(hx) if self.mode == "LSTM" else (hx,)
         names = ("hidden[0]", "hidden[1]") if self.mode == "LSTM" else ("hidden",)
         if len(states) != len(sizes):
