@@ -19,7 +19,7 @@
 #undef SUF
 #include "backend/cpu/isa/transpose.h"
 
-enum { NR = MICRO_NR_f32, BM = 96, BN = 192, BK = 256, THIN_COLS = 64, THIN_K = 1024 };
+enum { NR = MICRO_NR_f32, BM = 96, BN = 192, BK = 256, THIN_COLS = 64, THIN_K = 1024, THIN_PAIRS = 2048 };
 
 static void load(dt_dtype t, const uint16_t *s, int64_t stride, int64_t n, float *d) { DT_ISA_FN(load_f32)(t, s, stride, n, d); }
 
@@ -252,16 +252,25 @@ static __attribute__((noinline)) PAIRS void dots_pairs(const uint16_t *const x[4
     __m512 acc[16];
 #pragma GCC unroll 16
     for (int i = 0; i < 16; i++) acc[i] = _mm512_setzero_ps();
-    for (int64_t p = 0; p < k; p += 32) {
-        __mmask32 some = k - p >= 32 ? ~(__mmask32)0 : (__mmask32)((1u << (k - p)) - 1);
+    int64_t p = 0;
+    for (; p + 32 <= k; p += 32) {
         __m512i v[4];
 #pragma GCC unroll 4
-        for (int j = 0; j < 4; j++) v[j] = _mm512_maskz_loadu_epi16(some, w[j] + p);
+        for (int j = 0; j < 4; j++) v[j] = _mm512_loadu_si512(w[j] + p);
+#pragma GCC unroll 4
+        for (int i = 0; i < 4; i++) {
+            __m512i u = _mm512_loadu_si512(x[i] + p);
+#pragma GCC unroll 4
+            for (int j = 0; j < 4; j++) acc[4 * i + j] = _mm512_dpbf16_ps(acc[4 * i + j], (__m512bh)u, (__m512bh)v[j]);
+        }
+    }
+    if (p < k) {
+        __mmask32 some = (__mmask32)((1u << (k - p)) - 1);
 #pragma GCC unroll 4
         for (int i = 0; i < 4; i++) {
             __m512i u = _mm512_maskz_loadu_epi16(some, x[i] + p);
 #pragma GCC unroll 4
-            for (int j = 0; j < 4; j++) acc[4 * i + j] = _mm512_dpbf16_ps(acc[4 * i + j], (__m512bh)u, (__m512bh)v[j]);
+            for (int j = 0; j < 4; j++) acc[4 * i + j] = _mm512_dpbf16_ps(acc[4 * i + j], (__m512bh)u, (__m512bh)_mm512_maskz_loadu_epi16(some, w[j] + p));
         }
     }
     lanes v[16];
@@ -287,8 +296,9 @@ static void thin_block(const dt_gemm *g, const char *a, const char *b, int64_t m
     float x[DT_GEMM_THIN * THIN_K] __attribute__((aligned(64))), w[4 * THIN_K] __attribute__((aligned(64))), s[16];
     size_t size = dt_dtype_size(g->dtype);
     bool pairs = has_pairs(g) && g->acs == 1;
-    for (int64_t p = 0; p < g->k; p += THIN_K) {
-        int64_t k = g->k - p < THIN_K ? g->k - p : THIN_K;
+    int64_t step = pairs ? THIN_PAIRS : THIN_K; /* pairs are not copied */
+    for (int64_t p = 0; p < g->k; p += step) {
+        int64_t k = g->k - p < step ? g->k - p : step;
         const float *xr[DT_GEMM_THIN], *wr[4];
         for (int64_t i = 0; i < m && !pairs; i += 4) rows_of(g->dtype, a + (size_t)(i * g->ars) * size, g->ars, g->acs, m - i, p, k, x + i * THIN_K, xr + i);
         for (int64_t j = 0; j < n; j += 4) {
