@@ -63,7 +63,7 @@ static bool elementwise(const dt_fuse *f, const dt_step *s) {
 
 static bool row_fits(int64_t size, int64_t row) { return row >= 2 && row <= (size / row < FEW_ROWS ? LONG_ROW : ROW_MAX); }
 
-/* Elements of a row if exactly the last dimensions are reduced, else 0. */
+/* Elements of a row if exactly the last dimensions are reduced and each row is one run of memory, else 0. */
 static int64_t trailing(const dt_view *v, const dt_ints *dims) {
     int64_t n = 1;
     bool kept = false;
@@ -71,7 +71,7 @@ static int64_t trailing(const dt_view *v, const dt_ints *dims) {
         if (v->shape[d] == 1) continue;
         if (!dt_ints_has(dims, d))
             kept = true;
-        else if (kept)
+        else if (kept || v->stride[d] != n) /* its kernel walks memory by falling strides, the interpreter by dimensions */
             return 0;
         else
             n *= v->shape[d];

@@ -59,7 +59,8 @@ ROWS = {  # rows reduced and spread again within a group
     "row values": lambda x, w, b: (x.amin(-1) * x.sum(-1)).unsqueeze(-1) - x * x.mean((-1,), True),
     "masked": lambda x, w, b: dtorch.where(x > 0, softmax(x * 2), -x).masked_fill(x > 1, 3.0) * b,
     "twice": lambda x, w, b: softmax(softmax(x) + w).relu(),
-    "reshaped": lambda x, w, b: ((x * 2).reshape(-1) + 1).reshape(x.shape).sum(-1, True) * x + (x * 3).reshape(-1, x.shape[-1]).mean(-1).reshape(x.shape[:-1]).unsqueeze(-1),
+    "reshaped": lambda x, w, b: ((x * 2).reshape(-1) + 1).reshape(x.shape).sum(-1, True) * x
+    + (x * 3).reshape(-1, x.shape[-1]).mean(-1).reshape(x.shape[:-1]).unsqueeze(-1),
 }
 for dtype in (dtorch.float32, dtorch.float64, dtorch.bfloat16, dtorch.float16):
     for shape in ((37, 300), (4, 1), (1, 50), (3, 5, 7), (2, 3, 1024), (5, 2049), (300, 8), (9, 20000), (1, 1), (0, 4), (1000, 2)):
@@ -76,7 +77,8 @@ for dtype in (dtorch.float32, dtorch.float64, dtorch.bfloat16, dtorch.float16):
         x, grad = dtorch.randn(*shape).to(dtype), dtorch.randn(*shape).to(dtype)
         leading = tuple(range(len(shape) - 1))  # sums over columns at the end of a group
         y, s = x * grad, softmax(x)
-        for t in (y.sum(leading), y.mean(leading, True), y.sum(-1), y, ((x - x.mean(-1, True)) * grad).sum(leading), (x * 2).mean(0) + 1, s.sum(leading) * 2 + s):
+        centred = (x - x.mean(-1, True)) * grad
+        for t in (y.sum(leading), y.mean(leading, True), y.sum(-1), y, centred.sum(leading), (x * 2).mean(0) + 1, s.sum(leading) * 2 + s):
             note(t)
     for shape in ((37, 300), (3, 5, 7), (1, 2049), (0, 4), (5,)):  # dropout of full tensors and of an element per row
         x0, grad = dtorch.randn(*shape).to(dtype), dtorch.randn(*shape).to(dtype)
@@ -93,8 +95,12 @@ for dtype in (dtorch.float32, dtorch.float64, dtorch.bfloat16, dtorch.float16):
         note(x.grad)
     y = dtorch.randn(30, 40).to(dtype)
     total = (y * y).sum()
-    for t in (total, y * (1 / (total.sqrt() + 1e-6)).clamp(max=1.0), softmax(y.T), (y.T - y.T.mean(-1, True)) * 2, softmax(y[:, 3:17]), softmax(y[::2]), (y[:1] * 1).sum(-1, True) * y):
+    for t in (total, y * (1 / (total.sqrt() + 1e-6)).clamp(max=1.0), softmax(y.T), (y.T - y.T.mean(-1, True)) * 2):
         note(t)
+    for t in (softmax(y[:, 3:17]), softmax(y[::2]), (y[:1] * 1).sum(-1, True) * y):
+        note(t)
+    t = dtorch.randn(17, 2, 1).to(dtype).transpose(0, -1)  # its kernel sums it in another order than its dimensions'
+    note(t.sum((0, 1, 2), True) * t)
 
 mesh = init_device_mesh("cpu", (2, 2), mesh_dim_names=("dp", "tp"))
 model = nn.Sequential(nn.Linear(24, 64), nn.GELU(), nn.LayerNorm(64), nn.Dropout(0.2), nn.Linear(64, 10))
@@ -142,6 +148,23 @@ def usual():
 @pytest.mark.parametrize("env", VARIANTS, ids=lambda e: ",".join(e.values()))
 def test_no_pass_changes_a_bit(usual, env):
     assert digest(env) == usual
+
+
+def groups(first, last, off):
+    program = os.path.join(os.path.dirname(__file__), "random_groups.py")
+    out = subprocess.run(
+        [sys.executable, program, str(first), str(last)],
+        env=os.environ | {"DTORCH_OFF": off},
+        capture_output=True, text=True, timeout=300, check=False,
+    )  # fmt: skip
+    assert out.returncode == 0, out.stderr[-2000:]
+    return dict(line.split(" ", 1) for line in out.stdout.splitlines())
+
+
+@pytest.mark.parametrize("first", [0, 100])
+def test_random_groups_change_no_bit(first):
+    fused, alone = groups(first, first + 100, ""), groups(first, first + 100, "fuse")
+    assert len(fused) == 100 and [seed for seed in fused if fused[seed] != alone[seed]] == []
 
 
 def test_an_unknown_pass_is_refused():
