@@ -263,3 +263,18 @@ def test_fully_shard_refuses_what_it_would_not_do():
         fully_shard(nn.Linear(2, 2))
     with pytest.raises(TypeError, match="offload_policy"):
         fully_shard(nn.Linear(2, 2), mesh=init_device_mesh("cpu", (2,)), offload_policy=object())
+
+
+def test_a_recurrent_layer_of_a_sharded_batch_sends_nothing():
+    lstm, x = nn.LSTM(6, 20, 2, bidirectional=True), dtorch.randn(5, 7, 6)
+    want = lstm(x)[0]
+    mesh = init_device_mesh("cpu", (3,))
+    for name, p in list(lstm.named_parameters()):
+        setattr(lstm, name, nn.Parameter(distribute_tensor(p.detach(), mesh, [Replicate()])))
+    shards = distribute_tensor(x, mesh, [Shard(1)])
+    dtorch.synchronize()
+    dtorch.comm_report(reset=True)
+    out = lstm(shards)[0]
+    dtorch.synchronize()
+    assert dtorch.comm_report(reset=True) == [] and out.placements == (Shard(1),)
+    np.testing.assert_allclose(out.full_tensor().detach().numpy(), want.detach().numpy(), rtol=1e-5, atol=1e-6)

@@ -490,6 +490,32 @@ def test_lstm_projection_and_packed_sequences():
         close(last[:, i], v(h))
 
 
+@pytest.mark.parametrize("kind", ["RNN", "LSTM", "GRU"])
+def test_packed_sequences_with_initial_states_have_gradients(kind):
+    """A packed batch is its sequences run alone: outputs, last states, and the gradients of inputs, states and weights."""
+    m, lengths = getattr(nn, kind)(3, 5, 2, bidirectional=True).double(), [2, 4, 1, 4]
+    xs, hs = [R(n, 3) for n in lengths], [R(4, 4, 5) for _ in range(2 if kind == "LSTM" else 1)]
+
+    def run(packed):
+        x = [t(a).requires_grad_(True) for a in xs]
+        h = [t(a).requires_grad_(True) for a in hs]
+        if packed:
+            out, last = m(nn.utils.rnn.pack_sequence(x, enforce_sorted=False), tuple(h) if kind == "LSTM" else h[0])
+            padded, sizes = nn.utils.rnn.pad_packed_sequence(out)
+            assert sizes.tolist() == lengths
+            outs = [padded[:n, i] for i, n in enumerate(lengths)]
+            lasts = list(last) if kind == "LSTM" else [last]
+        else:
+            got = [m(a, tuple(b[:, i] for b in h) if kind == "LSTM" else h[0][:, i]) for i, a in enumerate(x)]
+            outs = [g[0] for g in got]
+            lasts = [torch.stack(list(s), 1) for s in zip(*(g[1] if kind == "LSTM" else (g[1],) for g in got), strict=True)]
+        grads = torch.autograd.grad(sum((o * o).sum() for o in outs + lasts), [*x, *h, *m.parameters()])
+        return outs + lasts + list(grads)
+
+    for got, want in zip(run(True), run(False), strict=True):
+        close(got, v(want))
+
+
 def attention(q, k, v_, heads, mask=None):
     """(L, E) each, already projected."""
     split = [a.reshape(a.shape[0], heads, -1).swapaxes(0, 1) for a in (q, k, v_)]
