@@ -302,10 +302,12 @@ static void find_openers(segment *y) {
 /* Does an opener hold values for a backward to come? Until the stream has shown its closer: if any of its values is alive. */
 static bool holds(const segment *s) { return s->closer ? is_pending(by_id(s->closer)) : s->alive > 0; }
 
-/* Dispatched segments that may, in the order of their ids. One without a living value is read by nobody any more: it is taken out when it is met. */
+/* Dispatched segments that may, in the order of their ids. Which segment closes an opener may be learnt after its values are gone, but not long after: an old
+ * one without a living value and without a closer that waits is taken out when it is met. */
+enum { LEARNT_LATE = 512 };
 static uint32_t held[SEGMENTS], n_held;
 
-static bool may_hold(const segment *s) { return s && s->id >= settled && (s->alive > 0 || holds(s)); }
+static bool may_hold(const segment *s) { return s && s->id >= settled && (next_id - s->id <= LEARNT_LATE || s->alive > 0 || holds(s)); }
 
 static void hold(const segment *s) {
     if (s->side || s->cost <= 0 || !may_hold(s)) return;
