@@ -205,5 +205,6 @@ def memory_summary(device=None):
     rows = [("", "now", "peak"), ("allocated", _bytes(s["allocated"]), _bytes(s["allocated_peak"])),
             ("reserved", _bytes(s["reserved"]), _bytes(s["reserved_peak"]))]  # fmt: skip
     text = "\n".join(f"{a:<10} {b:>12} {c:>12}" for a, b, c in rows)
-    limit = _bytes(s["limit"]) if s["limit"] else "none"
-    return f"{text}\nlimit: {limit}; allocations: {s['n_alloc']}, refused: {s['n_oom']}"
+    limit, budget = (_bytes(s[k]) if s[k] else "none" for k in ("limit", "budget"))
+    gone = f"{s['evicted']} buffers given up, {_bytes(s['evicted_bytes'])}"
+    return f"{text}\nlimit: {limit}; budget: {budget}; {gone}\nallocations: {s['n_alloc']}, refused: {s['n_oom']}"

@@ -245,8 +245,9 @@ def test_budget_arguments():
         dtorch.set_memory_budget("1 GiB")
     dtorch.set_memory_budget(1 << 40)
     assert dtorch.memory_stats("cpu:0")["budget"] == 1 << 40
+    assert "budget: none" not in dtorch.memory_summary("cpu:0")
     dtorch.set_memory_budget(None)
-    assert dtorch.memory_stats("cpu:0")["budget"] == 0
+    assert dtorch.memory_stats("cpu:0")["budget"] == 0 and "budget: none" in dtorch.memory_summary("cpu:0")
 
 
 def test_a_long_loop_keeps_no_recipes(device):
