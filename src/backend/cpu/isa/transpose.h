@@ -11,7 +11,7 @@ typedef float lanes_any __attribute__((vector_size(MICRO_BYTES), aligned(2), may
 typedef int32_t lanes_index __attribute__((vector_size(MICRO_BYTES)));
 
 static inline __attribute__((always_inline)) void transpose_step(lanes *v, int d) {
-    lanes_index low, high;
+    lanes_index low = {0}, high = {0}; /* set below, which not every compiler sees */
 #pragma GCC unroll 16
     for (int l = 0; l < LANES; l++) low[l] = l & d ? LANES + l - d : l, high[l] = l & d ? LANES + l : l + d;
 #pragma GCC unroll 16
