@@ -9,6 +9,7 @@ the machine disturbs it little.
 """
 
 import argparse
+import resource
 import time
 
 import dtorch as torch
@@ -219,10 +220,37 @@ def recomputed(model):
     """The same model, whose blocks keep nothing but their inputs. In place: blocks stay where pipelines and plans look for them."""
     from dtorch.utils.checkpoint import checkpoint
 
-    for block in model.h:
+    for block in model.h if hasattr(model, "h") else model.layers:
         inner = type(block).forward
         block.forward = lambda *args, _block=block, _inner=inner: checkpoint(_inner, _block, *args, use_reentrant=False)
     return model
+
+
+# ---- 70 B parameters --------------------------------------------------------------------------------------------------------------------------
+def staged_llama(config, layers, mesh):
+    """A Llama whose layers are made on their stages: the whole of it would not fit on one device."""
+    pp = mesh["pp"]
+    model = models.Llama(config)
+    for i in range(layers):
+        with pp[i * pp.size() // layers]:
+            model.layers.append(models.llama.Block(config, model.mlp))
+    return model
+
+
+def llama(dp, micro, tp=8, pp=8, layers=80, context=4096, steps=4):
+    config = models.LlamaConfig(
+        vocab_size=128256, hidden_size=8192, intermediate_size=28672, num_hidden_layers=0, num_attention_heads=64, num_key_value_heads=8,
+        max_position_embeddings=8192, rope_theta=500000.0,
+    )  # fmt: skip
+    begin = time.time()
+    with torch.simulate("h100-8x", tp * pp * dp) as sim:
+        mesh = torch.init_device_mesh("cuda", (pp, dp, tp), mesh_dim_names=("pp", "dp", "tp"))
+        train(
+            recomputed(staged_llama(config, layers, mesh)), mesh, micro, 1, context, config.vocab_size, steps=steps, sequence_parallel=True
+        )
+    print(sim.report())
+    rss = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1e6
+    print(f"{time.time() - begin:.1f} s in all, {sim.report().simulating:.2f} s of them simulating; this process took {rss:.2f} GB")
 
 
 if __name__ == "__main__":
@@ -235,3 +263,5 @@ if __name__ == "__main__":
         cpu()
     elif options.what == "clusters":
         clusters()
+    else:
+        llama(options.dp, options.micro)

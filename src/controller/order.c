@@ -35,7 +35,7 @@
 #include "passes/options.h"
 #include "plan/cost.h"
 
-enum { SEGMENTS = 4096, WINDOW = 2048, ABSORB_MAX = 64, NODES_PENDING = 1 << 19, WALK_MAX = 512, KINDS = 8192, QUIET_CALLS = 20000, LOG = 4096 };
+enum { SEGMENTS = 8192, WINDOW = 4096, ABSORB_MAX = 64, NODES_PENDING = 1 << 19, WALK_MAX = 1024, KINDS = 8192, QUIET_CALLS = 20000, LOG = 4096 };
 
 typedef struct segment {
     uint32_t id; /* 0: unused */
