@@ -269,9 +269,14 @@ static dt_status find_kin(emit *e) {
 }
 
 dt_status dt_build_groups(dt_build *b, dt_coll *c, const int *kin) {
-    bool spans = false;
-    for (int i = 0; i < c->n; i++) spans |= dt_device_node(c->party[i].device) != dt_device_node(c->party[kin[i]].device);
-    if (spans) return DT_OK; /* between machines all go together: what several groups send to a machine is one message */
+    enum { FEW = 16 };
+    bool spans = false, one_node = dt_device_kind(c->party[0].device) == DT_CPU;
+    for (int i = 0; i < c->n; i++) {
+        spans |= dt_device_node(c->party[i].device) != dt_device_node(c->party[kin[i]].device);
+        one_node &= dt_device_node(c->party[i].device) == dt_device_node(c->party[0].device);
+    }
+    if (spans) return DT_OK;                   /* between machines all go together: what several groups send to a machine is one message */
+    if (one_node && c->n <= FEW) return DT_OK; /* threads that share cores: one wake-up for all is cheaper than one a group */
     c->n_groups = 0;
     for (int i = 0; i < c->n; i++) c->party[i].group = -1;
     for (int i = 0; i < c->n; i++) {

@@ -8,7 +8,12 @@ import pytest
 from dtorch import Partial, Replicate, Shard, distribute_tensor, init_device_mesh
 
 R, S, P = Replicate, Shard, Partial
-MESHES = [((2, 2, 2), ("dp", "cp", "tp")), ((3, 2, 2), ("dp", "cp", "tp")), ((2, 4), ("dp", "tp")), ((2, 1, 3), ("dp", "cp", "tp"))]
+MESHES = [
+    ((2, 2, 2), ("dp", "cp", "tp")),
+    ((3, 2, 3), ("dp", "cp", "tp")),
+    ((9, 2), ("dp", "tp")),
+    ((3, 2, 1, 4), ("pp", "dp", "cp", "tp")),
+]
 SHAPES = [(8, 8), (5, 3), (1, 7), (2, 2), (0, 4), (13, 1)]  # uneven, shorter than the mesh dimension, empty
 
 
@@ -50,26 +55,26 @@ def test_any_to_any(dims, names, shape):
 
 
 def test_a_group_meets_only_itself():
-    """A failure on one device fails its group's results; the other groups' parts are there."""
-    mesh = init_device_mesh("cpu", (2, 2), mesh_dim_names=("dp", "tp"))
+    """A failure on one device fails its group's results; the other groups' parts are there. (Few devices of one machine meet all together.)"""
+    mesh = init_device_mesh("cpu", (9, 2), mesh_dim_names=("dp", "tp"))
     table = distribute_tensor(dt.arange(8.0).view(4, 2), mesh, [R(), R()])
-    rows = [dt.tensor([0, 1]), dt.tensor([2, 3]), dt.tensor([9, 0]), dt.tensor([1, 1])]  # 9 is no row: on dp 1, tp 0
+    rows = [dt.tensor([0, 1]), dt.tensor([2, 3])] * 8 + [dt.tensor([9, 0]), dt.tensor([1, 1])]  # 9 is no row: on dp 8, tp 0
     index = dt.Tensor.from_local(rows, mesh, [S(0), P()])
-    picked = dt.Tensor.from_local([table.to_local(i)[index.to_local(i)] for i in range(4)], mesh, [S(0), P()])
+    picked = dt.Tensor.from_local([table.to_local(i)[index.to_local(i)] for i in range(18)], mesh, [S(0), P()])
     summed = picked.redistribute(placements=[S(0), R()])
-    for i in (0, 1):
+    for i in (0, 1, 14, 15):
         np.testing.assert_array_equal(summed.to_local(i).numpy(), [[4, 6], [8, 10]])
-    for i in (2, 3):
+    for i in (16, 17):
         with pytest.raises(IndexError):
             summed.to_local(i).numpy()
 
 
 def test_counts_do_not_depend_on_groups():
     """One redistribution is one entry of the report, however many groups there are, and its bytes are those of all of them."""
-    mesh = init_device_mesh("cpu", (4, 2, 2), mesh_dim_names=("dp", "cp", "tp"))
-    x = dt.Tensor.from_local([dt.ones(6, 4)] * 16, mesh, [R(), R(), P()])
+    mesh = init_device_mesh("cpu", (5, 2, 2), mesh_dim_names=("dp", "cp", "tp"))
+    x = dt.Tensor.from_local([dt.ones(6, 4)] * 20, mesh, [R(), R(), P()])
     with dt.comm_scope() as report:
         y = x.redistribute(placements=[R(), R(), R()])
     assert (y.numpy() == 2).all()
     assert [(r["kind"], r["mesh_dim"], r["count"]) for r in report] == [("all_reduce", "tp", 1)]
-    assert report.bytes == 8 * 2 * 6 * 4 * 4  # each of 8 pairs: half to reduce and half to copy, both ways
+    assert report.bytes == 10 * 2 * 6 * 4 * 4  # each of 10 pairs: half to reduce and half to copy, both ways
