@@ -9,14 +9,12 @@
  * inside the announcement. */
 #include "comm/net.h"
 
-#include <errno.h>
 #include <limits.h>
 #include <pthread.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/prctl.h>
-#include <sys/uio.h>
 #include <time.h>
 #include <unistd.h>
 
@@ -25,7 +23,7 @@
 #include "base/ring.h"
 #include "comm/mpi.h"
 
-enum { TREE_BYTES = 64 << 20, TAG_CONTROL = 1, TAG_BULK = 16, TAGS = 30000, SMALL = 16 << 10, CHUNK = 1 << 30, MAX_RANKS = 4096, BEAT_US = 1000000 };
+enum { TREE_BYTES = 64 << 20, TAG_CONTROL = 1, TAG_BULK = 16, TAGS = 30000, SMALL = 16 << 10, CHUNK = 1 << 30, BEAT_US = 1000000 };
 enum { K_USER = 1, K_BULK, K_SMALL, K_HELLO, K_WELCOME, K_REFUSE, K_BEAT, K_BYE, K_LOST, K_READY, K_GO, K_TREE };
 
 typedef struct header {
@@ -89,13 +87,13 @@ static struct {
     announced *early;
     dt_net_req *wanted;
     uint32_t next_tag;
-    uint64_t last_heard[MAX_RANKS];
-    bool lost[MAX_RANKS], gone[MAX_RANKS];
-    uint64_t sent_to[MAX_RANKS]; /* rank 0: messages to each; the others: see held */
-    int tree[MAX_RANKS], n_tree; /* rank 0: whom the last message along a tree went to, in order; with `lock` */
-    uint64_t expected;           /* the number of rank 0's next message */
-    held *held;                  /* later ones that came first, by another way */
-    int hello_left, ready_left;  /* rank 0: who has not said hello, and not said whether it can read its host's processes */
+    uint64_t last_heard[DT_NET_RANKS];
+    bool lost[DT_NET_RANKS], gone[DT_NET_RANKS];
+    uint64_t sent_to[DT_NET_RANKS]; /* rank 0: messages to each; the others: see held */
+    int tree[DT_NET_RANKS], n_tree; /* rank 0: whom the last message along a tree went to, in order; with `lock` */
+    uint64_t expected;              /* the number of rank 0's next message */
+    held *held;                     /* later ones that came first, by another way */
+    int hello_left, ready_left;     /* rank 0: who has not said hello, and not said whether it can read its host's processes */
     bool all_read;
     uint64_t next_beat, silence_us; /* how long a node may be silent */
     _Atomic uint32_t ready;         /* 0 starting, 1 running, 2 failed: a futex word */
@@ -109,45 +107,6 @@ static uint64_t now_us(void) {
     return (uint64_t)t.tv_sec * 1000000u + (uint64_t)t.tv_nsec / 1000u;
 }
 
-/* ---- what the launcher says ------------------------------------------------------------------------------------------------------------------ */
-static int env_int(const char *const *names) {
-    for (; *names; names++) {
-        const char *v = getenv(*names);
-        if (v && *v) return atoi(v);
-    }
-    return -1;
-}
-static bool launched(void);
-int dt_net_rank(void) {
-    static const char *const names[] = {"OMPI_COMM_WORLD_RANK", "PMI_RANK", "PMIX_RANK", NULL};
-    int r = env_int(names);
-    return dt_net_launched() && r > 0 ? r : 0;
-}
-int dt_net_size(void) {
-    static const char *const names[] = {"OMPI_COMM_WORLD_SIZE", "PMI_SIZE", "SLURM_STEP_NUM_TASKS", NULL};
-    int n = env_int(names);
-    return n > 1 && n <= MAX_RANKS ? n : 1;
-}
-bool dt_net_launched(void) {
-    static _Atomic int known; /* asked once: a child process gets DTORCH_NODES=1 and is on its own */
-    if (!known) known = launched() ? 2 : 1;
-    return known == 2;
-}
-static bool launched(void) {
-    static const char *const ranks[] = {"OMPI_COMM_WORLD_RANK", "PMI_RANK", "PMIX_RANK", NULL};
-    const char *off = getenv("DTORCH_NODES");
-    return !(off && !strcmp(off, "1")) && env_int(ranks) >= 0 && dt_net_size() > 1;
-}
-int dt_net_local_size(void) {
-    static const char *const names[] = {"OMPI_COMM_WORLD_LOCAL_SIZE", "MPI_LOCALNRANKS", "SLURM_NTASKS_PER_NODE", NULL};
-    int n = dt_net_launched() ? env_int(names) : 1;
-    return n > 0 ? n : 1;
-}
-int dt_net_local_rank(void) {
-    static const char *const names[] = {"OMPI_COMM_WORLD_LOCAL_RANK", "MPI_LOCALRANKID", "SLURM_LOCALID", NULL};
-    int n = dt_net_launched() ? env_int(names) : 0;
-    return n > 0 ? n : 0;
-}
 dt_status dt_net_probe(char *text, size_t cap) {
     dt_mpi m;
     int n = 0;
@@ -292,29 +251,10 @@ static bool same_host(int rank) { return !strcmp(net.member[rank].host, net.memb
 
 bool dt_net_shares(int rank) { return net.shares && rank >= 0 && rank < net.size && same_host(rank); }
 
-static bool read_some(int64_t pid, char *to, const dt_net_run *run, int n) {
-    struct iovec theirs[64], mine = {to, 0};
-    for (int i = 0; i < n; i++) {
-        theirs[i] = (struct iovec){(void *)(uintptr_t)run[i].address, run[i].bytes};
-        mine.iov_len += run[i].bytes;
-    }
-    ssize_t got;
-    do got = process_vm_readv((pid_t)pid, &mine, 1, theirs, (unsigned long)n, 0);
-    while (got < 0 && errno == EINTR);
-    return got == (ssize_t)mine.iov_len;
-}
-
 dt_status dt_net_read(int rank, void *to, const dt_net_run *run, int n) {
-    enum { AT_ONCE = 64 };
-    char *at = to;
-    for (int i = 0; i < n; i += AT_ONCE) {
-        int k = n - i < AT_ONCE ? n - i : AT_ONCE;
-        if (!read_some(net.member[rank].pid, at, run + i, k))
-            return dt_fail(DT_E_NODE, "node %d (%s) is lost: its memory cannot be read", rank, dt_net_host(rank));
-        for (int j = i; j < i + k; j++) at += run[j].bytes;
-    }
-    atomic_fetch_add(&net.read, (uint64_t)(at - (char *)to));
-    return DT_OK;
+    size_t bytes = dt_process_read(net.member[rank].pid, to, run, n);
+    atomic_fetch_add(&net.read, bytes);
+    return bytes || !n ? DT_OK : dt_fail(DT_E_NODE, "node %d (%s) is lost: its memory cannot be read", rank, dt_net_host(rank));
 }
 
 /* Can every process of this host be read? */
@@ -324,7 +264,7 @@ static bool try_reading(void) {
     for (int r = 0; r < net.size; r++) {
         uint64_t got = 0;
         dt_net_run run = {net.member[r].probe, sizeof got};
-        if (r != net.rank && same_host(r) && (!read_some(net.member[r].pid, (char *)&got, &run, 1) || got != net.member[r].value)) return false;
+        if (r != net.rank && same_host(r) && (!dt_process_read(net.member[r].pid, &got, &run, 1) || got != net.member[r].value)) return false;
     }
     return true;
 }
@@ -648,7 +588,7 @@ static bool take_commands(void) {
 
 /* Rank 0: the nodes that the last message along the tree reached through `rank` may have missed it, and will miss whatever is said in order after it. */
 static void lose_below(int rank) {
-    int below[MAX_RANKS], n = 0;
+    int below[DT_NET_RANKS], n = 0;
     pthread_mutex_lock(&net.lock);
     for (int lo = 0, hi = net.n_tree, first = 1; lo < hi;) { /* descend towards it; the root's two subtrees have no head of their own */
         int from = first ? lo : lo + 1, mid = first ? (lo + hi + 1) / 2 : lo + 1 + (hi - lo) / 2;

@@ -20,6 +20,8 @@
 
 #include "base/status.h"
 
+enum { DT_NET_RANKS = 4096 }; /* at most */
+
 typedef struct dt_net_hooks {
     void (*on_message)(void *ctx, int from, const void *data, size_t bytes); /* data is valid during the call only */
     void (*on_lost)(void *ctx, int rank, const char *why);
@@ -71,6 +73,8 @@ typedef struct dt_net_run { /* of the other process's memory */
     uint64_t address;
     size_t bytes;
 } dt_net_run;
+/* The same of any process, by its number there; how many bytes were read, 0 unless all of them. process.c. */
+size_t dt_process_read(int64_t pid, void *to, const dt_net_run *run, int n);
 /* The runs, one after the other, into `to`. */
 dt_status dt_net_read(int rank, void *to, const dt_net_run *run, int n) DT_WUR;
 
