@@ -333,7 +333,7 @@ static void on_idle(dt_engine *e, uint64_t quiet) {
     if (dt_order_pending() && quiet >= QUIET_ORDER) dt_order_idle();
 }
 
-/* How to wait. The client's calls wake nobody while it is busy calling: a short nap sees them soon enough. While workers have something to do, the nap ends
+/* Leave the engine's inside and wait. The client's calls wake nobody while it is busy calling: a short nap sees them soon enough. While workers have something to do, the nap ends
  * when they fall idle. When the client has been silent for long, its next call wakes. */
 static void wait_for_records(dt_engine *e, uint64_t quiet, bool waits) {
     bool asleep = quiet > QUIET_ASLEEP;
@@ -343,6 +343,7 @@ static void wait_for_records(dt_engine *e, uint64_t quiet, bool waits) {
         atomic_store(&dt_devices_tell, 0);
         nap = asleep && dt_nodes == 1 ? 4 * NAP_US : NAP_US;
     }
+    dt_engine_leave();
     dt_ring_wait(&e->ring, asleep && !waits ? -1 : nap, asleep);
 }
 
@@ -366,7 +367,6 @@ static void *controller_main(void *arg) {
         seen = head;
         if (DT_UNLIKELY(dt_nodes > 1)) dt_remote_flush_some(now - since > 2000 * NAP_US);
         bool waits = e->graph.n || dt_repeat_active() || dt_order_pending();
-        dt_engine_leave();
         wait_for_records(e, now - since, waits);
     }
 }
