@@ -100,9 +100,21 @@ void dt_engine_node(dt_graph *g, dt_call *c, uint32_t site, dt_gvalue **in, cons
     }
 }
 
+/* A run's programs are all simulated or all real. Both kinds come in one stream when a tensor of a simulation outlives it, or a real one is used inside. */
+static void part_kinds(const dt_engine *e, const dt_call *c) {
+    static bool any_sim, sim_in_order; /* in order: what waits in segments */
+    bool sim = dt_device_kind(c->mesh->dev[0]) == DT_SIM;
+    any_sim |= sim;
+    if (DT_LIKELY(!any_sim)) return;
+    bool other = e->graph.n && (dt_device_kind(e->graph.node[0].call->mesh->dev[0]) == DT_SIM) != sim;
+    if (other || (sim_in_order != sim && dt_order_pending())) dt_engine_dispatch();
+    sim_in_order = sim;
+}
+
 static void on_call(dt_engine *e, const uint64_t *w, uint32_t n_in, uint32_t n_out) {
     if (dt_repeat_call(e, w)) return;
     dt_call *c = (dt_call *)(uintptr_t)w[1];
+    part_kinds(e, c);
     const uint64_t *in = w + 3, *id = in + n_in;
     dt_graph *g = &e->graph;
     uint32_t segment = 0;

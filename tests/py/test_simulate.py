@@ -310,3 +310,21 @@ def test_command(tmp_path):
     done = subprocess.run(command, capture_output=True, text=True, timeout=120)
     assert done.returncode == 0, done.stderr
     assert done.stdout.startswith("hello 0.0\n4 x test: ")
+
+
+def test_real_and_simulated_work_in_one_stream():
+    """A tensor of a simulation outlives it, a real one is used inside: neither shares a run with the other kind (it crashed)."""
+    mesh = torch.init_device_mesh("cpu", (2,))
+    for make in (lambda: torch.ones(4), lambda: torch.distribute_tensor(torch.ones(4), mesh, [Shard(0)])):
+        real = make()
+        with torch.simulate(HARDWARE) as sim:
+            outlives = torch.zeros(3)
+            inside = real + 1
+            assert (outlives + 1).sum().item() == 0.0
+            assert inside.sum().item() == 8.0
+        for _ in range(4):
+            a = real + 1
+            b = (outlives + 1).sum()
+            c = (a * 2).sum()
+            assert b.item() == 0.0 and c.item() == 16.0
+        assert sim.report().seconds > 0
