@@ -10,6 +10,7 @@
 #include "controller/remote.h"
 #include "controller/repeat.h"
 #include "passes/options.h"
+#include "plan/sim.h"
 #include "plan/trace.h"
 
 /* ---- the plan ---------------------------------------------------------------------------------------------------------------------------- */
@@ -69,8 +70,31 @@ static void bind_numbers(const dt_graph *g, const dt_plan *p, dt_run *r) {
     for (int i = 0; i < p->n_nodes; i++) r->site[i] = g->node[i].site;
 }
 
+/* Of devices that do the same: one part stands for all. */
+static dt_status make_shared_parts(const dt_graph *g, const dt_plan *p, const dt_run *r) {
+    for (int o = 0; o < p->n_outs; o++) DT_TRY(dt_gvalue_parts_shared(g->node[p->out[o].node].out[p->out[o].out]));
+    const dt_program *prog = &p->program[0];
+    for (int o = 0; o < p->n_outs; o++) {
+        const dt_out_plan *op = &p->out[o];
+        dt_gvalue *v = g->node[op->node].out[op->out];
+        int first = 0;
+        while (first + 1 < v->meta->mesh->n && op->part[first].program != p->stands) first++;
+        const dt_part_plan *pp = &op->part[first];
+        dt_part *x = dt_gvalue_part(v, 0, pp->stride);
+        for (int d = 1; d < v->meta->mesh->n; d++) v->part[d] = x;
+        x->buf = r->part[0].buf[pp->slot];
+        x->buf->live++;
+        x->offset = pp->offset;
+        if (pp->slot < prog->n_ext) x->offset += g->ext[prog->ext[pp->slot].value]->part[prog->ext[pp->slot].pos]->offset;
+        v->layout = op->layout;
+        v->ready = true;
+    }
+    return DT_OK;
+}
+
 /* The values that the client still names get their parts. Every buffer of the run has its reference already. */
 static dt_status make_parts(const dt_graph *g, const dt_plan *p, const dt_run *r) {
+    if (DT_UNLIKELY(p->n_alike != 0)) return make_shared_parts(g, p, r);
     for (int o = 0; o < p->n_outs; o++) {
         const dt_out_plan *op = &p->out[o];
         dt_gvalue *v = g->node[op->node].out[op->out];
@@ -103,6 +127,10 @@ static void drop_parts(const dt_graph *g, const dt_plan *p) {
 }
 
 static dt_status bind_run(const dt_graph *g, dt_plan *p, dt_binding *b) {
+    if (DT_UNLIKELY(p->sim != NULL)) { /* its runs so far are over: a simulation goes through them at once */
+        dt_sim_ran(p);
+        if (p->n_alike) p->n_programs = 1;
+    }
     DT_TRY(dt_binding_new(p, b));
     dt_status s = DT_OK;
     for (int i = 0; i < p->n_programs && !s; i++) s = bind_program(g, p, i, b);

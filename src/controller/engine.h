@@ -46,6 +46,7 @@ dt_gvalue *dt_gvalue_new(const dt_meta *meta);
 void dt_gvalue_free(dt_gvalue *v); /* its parts and itself */
 void dt_gvalue_parts_free(dt_gvalue *v);
 void dt_gvalue_release(dt_gvalue *v);                                /* frees it if nobody needs it any more */
+dt_status dt_gvalue_parts_shared(dt_gvalue *v) DT_WUR;               /* the array, and room for one part that all entries will be */
 dt_status dt_gvalue_parts(dt_gvalue *v) DT_WUR;                      /* allocates the array of parts */
 dt_part *dt_gvalue_part(dt_gvalue *v, int i, const int64_t *stride); /* its i-th part, in the memory of the array. stride NULL: contiguous */
 /* Make v ready with parts that hold nothing but an error. */

@@ -26,8 +26,10 @@ dt_part *dt_gvalue_part(dt_gvalue *v, int i, const int64_t *stride) {
 }
 
 void dt_gvalue_parts_free(dt_gvalue *v) {
-    for (int i = 0; v->part && i < v->meta->mesh->n; i++)
+    for (int i = 0; v->part && i < v->meta->mesh->n; i++) {
         if (v->part[i] && v->part[i]->buf) dt_buf_drop(v->part[i]->buf);
+        if (i == 0 && v->meta->mesh->n > 1 && v->part[0] && v->part[1] == v->part[0]) break; /* one stands for all */
+    }
     dt_free(v->part);
     v->part = NULL;
 }
@@ -50,6 +52,11 @@ void dt_gvalue_release(dt_gvalue *v) {
 
 dt_status dt_gvalue_parts(dt_gvalue *v) {
     v->part = dt_calloc((size_t)v->meta->mesh->n, sizeof *v->part + part_size(v));
+    return v->part ? DT_OK : dt_fail(DT_E_NOMEM, "value: out of host memory");
+}
+
+dt_status dt_gvalue_parts_shared(dt_gvalue *v) {
+    v->part = dt_calloc(1, (size_t)v->meta->mesh->n * sizeof *v->part + part_size(v));
     return v->part ? DT_OK : dt_fail(DT_E_NOMEM, "value: out of host memory");
 }
 

@@ -19,7 +19,7 @@ static dt_status room(dt_graph *g, size_t n) {
 
 bool dt_gvalue_donatable(const dt_gvalue *v) {
     if (v->named || v->layout) return false;
-    for (int i = 0; i < v->meta->mesh->n; i++)
+    for (int i = 0; i < (v->meta->mesh->n > 1 && v->part[1] == v->part[0] ? 1 : v->meta->mesh->n); i++)
         if (v->part[i]->buf->live != 1 || !v->part[i]->buf->bytes || v->part[i]->offset) return false; /* no bytes: the host's, or a failed value */
     return true;
 }

@@ -186,6 +186,9 @@ typedef struct dt_plan {
     uint64_t *last_numbers;
     uint32_t *last_site;
     void *sim; /* backend/sim's prices, in the arena */
+    /* Simulated devices that do the same: once this is known, n_programs is 1, and the first program stands for those of `n_alike` that do anything; the others are there still, but
+     * nothing is bound to them, and the parts of the results are one part. 0: each for itself. */
+    int n_alike, stands; /* stands: what was the first program's number */
     dt_arena arena;
 } dt_plan;
 void dt_plan_unref(dt_plan *p); /* any thread */

@@ -31,6 +31,7 @@ int64_t dt_sim_memory(void); /* of a device; 0: no limit */
 
 /* The backend's: all programs of a run, at once. */
 void dt_sim_run(dt_run *r);
+void dt_sim_ran(dt_plan *p); /* before the plan is bound again: one of devices that do the same may stand for all from now on (dt_plan.n_alike) */
 /* A read of a part: zeros into dst. Whoever reads waits, so nothing later begins before. */
 void dt_sim_read(dt_device d, const dt_view *dst);
 

@@ -328,3 +328,26 @@ def test_real_and_simulated_work_in_one_stream():
             c = (a * 2).sum()
             assert b.item() == 0.0 and c.item() == 16.0
         assert sim.report().seconds > 0
+
+
+def test_one_device_may_stand_for_all_that_do_the_same():
+    """The second and later runs of a plan are bound once; times and the largest peak are those of the first."""
+
+    def run(devices, steps, uneven=False):
+        with torch.simulate(HARDWARE, devices=devices) as sim:
+            mesh = torch.init_device_mesh("cpu", (devices,))
+            rows = 8 * devices - 3 * uneven
+            weight = distribute_tensor(torch.randn(64, 64), mesh, [Replicate()]).requires_grad_()
+            for _ in range(steps):
+                x = distribute_tensor(torch.randn(rows, 64), mesh, [Shard(0)])
+                sim.step()
+                (x @ weight).tanh().square().sum().backward()
+                weight.grad = None
+                sim.step()
+        return sim.report()
+
+    for uneven in (False, True):
+        first, later = run(8, 1, uneven), run(8, 5, uneven)
+        assert later.steps[-1].seconds == pytest.approx(first.steps[-1].seconds, rel=1e-6)
+        assert later.steps[-1].mfu == pytest.approx(first.steps[-1].mfu, rel=1e-6)
+        assert later.steps[-1].link_bytes == pytest.approx(first.steps[-1].link_bytes, rel=1e-6)

@@ -58,6 +58,9 @@ typedef struct coll_price {
 typedef struct priced {
     uint32_t hardware; /* whose prices: dt_hardware_generation */
     bool uniform;      /* one price list, and all meet at the same places */
+    bool meets;        /* some collective is not a device's own affair */
+    bool ready;        /* … and does so from the next run on */
+    int stands;        /* the program that may stand for all, -1: none */
     price_list **list; /* (n_programs,) */
     coll_price *coll;  /* (n_colls,) */
     size_t parties;    /* of all collectives */
@@ -173,18 +176,71 @@ static bool same_prices(const price_list *a, const price_list *b) {
     return !memcmp(a->traffic, b->traffic, sizeof *a->traffic * (size_t)a->n_traffic);
 }
 
-/* Does every collective stand at the same place in all programs, and take all of them in? */
+static bool is_empty(const dt_program *p) { return p->n_instr[0] + p->n_instr[1] + p->n_out == 0; } /* others read its memory, that is all */
+
+/* Does every collective stand at the same place in all programs that do anything? They have one price list. */
 static bool meet_alike(const dt_plan *p) {
-    const dt_program *a = &p->program[0];
+    int first = 0;
+    while (first + 1 < p->n_programs && is_empty(&p->program[first])) first++;
+    const dt_program *a = &p->program[first];
     for (int q = 0; q < 2; q++)
         for (int i = 0; i < a->n_instr[q]; i++) {
             if (a->instr[q][i].kind != DT_I_COLL || a->instr[q][i].coll->index < 0) continue;
-            for (int k = 1; k < p->n_programs; k++) {
+            for (int k = first + 1; k < p->n_programs; k++) {
+                if (is_empty(&p->program[k])) continue;
                 const dt_instr *s = &p->program[k].instr[q][i];
                 if (s->kind != DT_I_COLL || s->coll->index < 0) return false;
             }
         }
     return true;
+}
+
+static bool bound_alike(const dt_program *a, const dt_program *b) {
+    if (a->n_ext != b->n_ext || a->n_out != b->n_out || a->arena_bytes != b->arena_bytes) return false;
+    for (int k = 0; k < a->n_out; k++)
+        if (a->out_bytes[k] != b->out_bytes[k]) return false;
+    for (int k = 0; k < a->n_ext; k++)
+        if (a->ext[k].value != b->ext[k].value || a->ext[k].written != b->ext[k].written) return false;
+    return true;
+}
+
+/* May one program's buffers and times stand for all that do something? Then they cost the same, their memory and results are alike, and every result has
+ * one part in each of them at the same place. The number of that program, or -1. */
+static int stands_for_all(const dt_plan *p, const priced *x) {
+    int first = -1, n = 0;
+    bool meets = false;
+    for (int i = 0; i < p->n_programs; i++) {
+        if (is_empty(&p->program[i])) continue;
+        if (first < 0) first = i;
+        if (x->list[i] != x->list[first] || !bound_alike(&p->program[first], &p->program[i])) return -1;
+        n++;
+    }
+    if (n < 2) return -1;
+    const price_list *l = x->list[first];
+    for (int q = 0; q < 2; q++)
+        for (int i = 0; i < l->n[q]; i++) meets |= l->at[q][i].meets;
+    if (meets && !meet_alike(p)) return -1;
+    for (int o = 0; o < p->n_outs; o++) {
+        const dt_out_plan *y = &p->out[o];
+        if (p->call[y->node]->out[y->out]->mesh->n != n) return -1;
+        for (int d = 0; d < n; d++)
+            if (y->part[d].slot != y->part[0].slot || y->part[d].offset != y->part[0].offset || (d && y->part[d].program == y->part[0].program)) return -1;
+    }
+    return first;
+}
+
+/* From the next run on the program stands for all: it is made the first. */
+static void let_one_stand(dt_plan *p, priced *x) {
+    int k = x->stands;
+    dt_program t = p->program[0];
+    price_list *l = x->list[0];
+    p->program[0] = p->program[k];
+    p->program[k] = t;
+    x->list[0] = x->list[k];
+    x->list[k] = l;
+    p->stands = k;
+    x->uniform = true;
+    p->n_alike = p->n_programs;
 }
 
 static dt_status price_plan(dt_run *r, priced **out) {
@@ -212,6 +268,10 @@ static dt_status price_plan(dt_run *r, priced **out) {
         x->most = times > x->most ? times : x->most;
     }
     x->uniform = known && !known->next && meet_alike(p);
+    for (const price_list *l = known; l; l = l->next)
+        for (int q = 0; q < 2; q++)
+            for (int i = 0; i < l->n[q]; i++) x->meets |= l->at[q][i].meets;
+    x->stands = stands_for_all(p, x);
     *out = x;
     return DT_OK;
 }
@@ -287,9 +347,10 @@ static bool ready(going *g, int q, const price *y, double *at) {
     return true;
 }
 
-static void finish(going *g, const dt_program *prog, dt_run_part *part, const price_list *l) {
+/* The device's clock and counters; when it is done. */
+static double finish_device(going *g, double later, const dt_program *prog, const price_list *l) {
     dt_sim_device *d = &device[dt_device_index(prog->device)];
-    double end = fmax(g->q[0].at, g->q[1].at);
+    double end = fmax(g->q[0].at, g->q[1].at) + later;
     if (g->q[1].at > g->q[0].at) g->exposed += fmin(g->q[1].at - g->q[0].at, l->n[1] ? g->q[1].took[g->q[1].instr - 1] : 0);
     if (!dt_hardware_get()->overlap) end += fmax(0, g->comm - g->exposed); /* what runs beside computation takes its time from it */
     d->free_at = end;
@@ -302,6 +363,11 @@ static void finish(going *g, const dt_program *prog, dt_run_part *part, const pr
     d->kernels += (uint64_t)(l->n[0] + l->n[1] - l->n_traffic);
     d->transfers += (uint64_t)l->n_traffic;
     totals.now = fmax(totals.now, end);
+    return end;
+}
+
+static void finish(going *g, const dt_program *prog, dt_run_part *part, const price_list *l) {
+    double end = finish_device(g, 0, prog, l);
     for (int k = 0; k < prog->n_ext + prog->n_out; k++) {
         dt_buf *b = part->buf[k];
         if (b->device != prog->device)
@@ -326,7 +392,17 @@ static void go_together(dt_run *r, const priced *x, going *g) {
             }
         }
     }
-    for (int i = 0; i < r->plan->n_programs; i++) finish(g, &r->plan->program[i], &r->part[i], l);
+    double exposed = g->exposed;
+    for (int i = 0; i < r->plan->n_programs; i++) {
+        g->exposed = exposed;
+        finish(g, &r->plan->program[i], &r->part[i], l);
+    }
+    for (int i = r->plan->n_programs; i < r->plan->n_alike; i++) {
+        g->exposed = exposed;
+        if (is_empty(&r->plan->program[i])) continue;
+        double own = fmax(host_at, device[dt_device_index(r->plan->program[i].device)].free_at);
+        (void)finish_device(g, x->meets ? 0 : own - g->begin, &r->plan->program[i], l);
+    }
 }
 
 static void go_one(dt_run *r, priced *x, going *all, int i, int *todo, int *n_todo) {
@@ -368,6 +444,12 @@ static void go_one(dt_run *r, priced *x, going *all, int i, int *todo, int *n_to
     }
 }
 
+static bool begin_together(const dt_plan *p, const going *g, int first) {
+    for (int i = 0; i < p->n_programs; i++)
+        if (!is_empty(&p->program[i]) && g[i].begin != g[first].begin) return false;
+    return true;
+}
+
 static dt_status go(dt_run *r, priced *x) {
     const dt_plan *p = r->plan;
     room *m = &the_room;
@@ -380,6 +462,8 @@ static dt_status go(dt_run *r, priced *x) {
         m->g[i] = (going){.begin = starts_at(&p->program[i], &r->part[i])};
         together &= m->g[i].begin == m->g[0].begin;
     }
+    for (int i = p->n_programs; x->meets && i < p->n_alike; i++)
+        if (!is_empty(&p->program[i])) m->g[0].begin = fmax(m->g[0].begin, device[dt_device_index(p->program[i].device)].free_at);
     size_t sets = together ? 1 : n;
     m->time = grown(m->time, &m->n_time, sets * each + 1, sizeof *m->time);
     if (!m->time) return no_memory();
@@ -389,8 +473,10 @@ static dt_status go(dt_run *r, priced *x) {
         m->g[i].q[0] = (queue){.at = m->g[i].begin, .end = t};
         m->g[i].q[1] = (queue){.at = m->g[i].begin, .end = t + prog->n_instr[0], .took = t + prog->n_instr[0] + prog->n_instr[1]};
     }
+    bool stand = x->stands >= 0 && !p->n_alike && (!x->meets || begin_together(p, m->g, x->stands));
     if (together) {
         go_together(r, x, &m->g[0]);
+        if (stand) x->ready = true;
         return DT_OK;
     }
     for (int i = 0; i < p->n_colls; i++)
@@ -404,6 +490,7 @@ static dt_status go(dt_run *r, priced *x) {
         }
     }
     for (int i = 0; i < p->n_programs; i++) finish(&m->g[i], &p->program[i], &r->part[i], x->list[i]);
+    if (stand) x->ready = true;
     return DT_OK;
 }
 
@@ -426,6 +513,12 @@ static void fail_results(dt_run *r, dt_error_t *e) {
             if (!atomic_compare_exchange_strong(&r->part[i].buf[k]->error, &none, mine)) dt_error_unref(mine);
         }
     }
+}
+
+/* The run has ended: nothing is bound to the plan now. */
+void dt_sim_ran(dt_plan *p) {
+    priced *x = p->sim;
+    if (x && x->ready && !p->n_alike) let_one_stand(p, x);
 }
 
 static double cpu_seconds(void) {
