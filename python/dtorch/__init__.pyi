@@ -50,10 +50,12 @@ from dtorch._C import manual_seed as manual_seed
 from dtorch._C import memory_stats as memory_stats
 from dtorch._C import op_table as op_table
 from dtorch._C import promote_types as promote_types
+from dtorch._C import reset_peak_memory_stats as reset_peak_memory_stats
 from dtorch._C import result_type as result_type
 from dtorch._C import seed as seed
 from dtorch._C import set_default_device as set_default_device
 from dtorch._C import set_default_dtype as set_default_dtype
+from dtorch._C import set_memory_budget as set_memory_budget
 from dtorch._C import set_memory_limit as set_memory_limit
 from dtorch._C import set_num_threads as set_num_threads
 from dtorch._C import set_rng_state as set_rng_state
@@ -71,6 +73,7 @@ from dtorch.amp.autocast_mode import autocast as autocast
 from dtorch import autograd as autograd
 from dtorch import backends as backends
 from dtorch._functional import broadcast_shapes as broadcast_shapes
+from dtorch._cache import cache_stats as cache_stats
 from dtorch._compose_reduce import cdist as cdist
 from dtorch import checkpoint as checkpoint
 from dtorch._comm import comm_bound as comm_bound
@@ -86,6 +89,7 @@ from dtorch._modes import default_dtype as default_dtype
 from dtorch import distributed as distributed
 from dtorch._modes import enable_grad as enable_grad
 from dtorch._functional import equal as equal
+from dtorch._simulate import estimate as estimate
 from dtorch._types import finfo as finfo
 from dtorch import futures as futures
 from dtorch.amp.autocast_mode import get_autocast_dtype as get_autocast_dtype
@@ -132,10 +136,12 @@ from dtorch._functional import scalar_tensor as scalar_tensor
 from dtorch.amp.autocast_mode import set_autocast_cache_enabled as set_autocast_cache_enabled
 from dtorch.amp.autocast_mode import set_autocast_dtype as set_autocast_dtype
 from dtorch.amp.autocast_mode import set_autocast_enabled as set_autocast_enabled
+from dtorch._cache import set_cache_limit as set_cache_limit
 from dtorch.backends import set_float32_matmul_precision as set_float32_matmul_precision
 from dtorch._modes import set_grad_enabled as set_grad_enabled
 from dtorch._repr import set_printoptions as set_printoptions
 from dtorch import signal as signal
+from dtorch._simulate import simulate as simulate
 from dtorch import special as special
 from dtorch._functional import sym_int as sym_int
 from dtorch._functional import tensordot as tensordot
