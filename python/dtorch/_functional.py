@@ -229,7 +229,7 @@ def gradient(input, *, spacing=1, dim=None, edge_order=1):
     for i, d in enumerate(dims):
         if d in dims[:i]:
             raise RuntimeError(f"dim {d} appears multiple times in the list of dims")
-    spacing = list(spacing) if isinstance(spacing, (tuple, list)) else [spacing] * len(dims)
+    spacing = list(spacing) if isinstance(spacing, (tuple, list)) else [1 if spacing is None else spacing] * len(dims)
     if len(spacing) != len(dims):
         raise RuntimeError(
             "torch.gradient expected spacing to be unspecified, a scalar or it's spacing and dim arguments to have the same length, but got a spacing "

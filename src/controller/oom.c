@@ -45,7 +45,7 @@ void dt_engine_explain_oom(void) {
     DT_STR(list, 280);
     for (int k = 0; k < SHOWN && top[k]; k++) add_line(&list, top[k], bytes[k]);
     if (!list.len) return;
-    DT_STR(text, 480);
-    dt_str_add(&text, "%s; largest live tensors: %s", dt_error_message(), list.buf);
+    DT_STR(text, 640);
+    dt_str_add(&text, "%s; largest live tensors: %s (on all devices together)", dt_error_message(), list.buf);
     dt_error_set(text.buf);
 }

@@ -38,6 +38,21 @@ case((5, 6), "coordinates", spacing=None)
 case((5, 6), "coordinates-edges", spacing=None, edge_order=2)
 
 
+def gradient_spacing_none(x):
+    return dt.gradient(x, spacing=None)
+
+
+CASES.append(
+    dict(
+        op=gradient_spacing_none,
+        args=lambda rng: (rng.standard_normal((4, 5)),),
+        ref=lambda x: tuple(np.gradient(x)),
+        tol=4,
+        dtypes=("float64", "float32"),
+    )
+)
+
+
 def group_norm(x, w, b):
     return dt.native_group_norm(x, w, b, 3, 6, 8, 2, 1e-5)
 
