@@ -5,7 +5,7 @@
 #if defined(__clang__)
 #define DT_SHUFFLE(a, b, index)                                                              \
     ({                                                                                       \
-        __typeof__(a) a_ = (a), b_ = (b), r_;                                                \
+        __typeof__((a) + (b)) a_ = (a), b_ = (b), r_; /* a sum is not const */               \
         __typeof__(index) i_ = (index);                                                      \
         enum { N_ = sizeof a_ / sizeof a_[0] };                                              \
         for (int l_ = 0; l_ < N_; l_++) r_[l_] = i_[l_] < N_ ? a_[i_[l_]] : b_[i_[l_] - N_]; \
