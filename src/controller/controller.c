@@ -364,6 +364,7 @@ static void *controller_main(void *arg) {
     pthread_setname_np(pthread_self(), "dt-controller");
     dt_trace_lane("controller");
     dt_devices_idle = dt_engine_flush;
+    dt_devices_wait = dt_nodes > 1 ? dt_remote_flush : NULL;
     uint64_t seen = 0, since = 0;
     for (;;) {
         dt_engine_enter();

@@ -13,6 +13,7 @@ static _Atomic uint32_t waiting;
 
 _Atomic uint32_t dt_devices_tell;
 void (*dt_devices_idle)(void);
+void (*dt_devices_wait)(void);
 
 static void worker_idle(void) {
     atomic_thread_fence(memory_order_seq_cst); /* a worker's count of what it finished comes before this look at who waits for it */
@@ -107,6 +108,7 @@ void dt_device_push(dt_device_state *s, dt_item item) {
     while (!dt_worker_push(s->worker, item, !quiet)) {
         quiet = false;
         dt_devices_wake();
+        if (DT_UNLIKELY(dt_devices_wait != NULL)) dt_devices_wait();
         atomic_store(&waiting, 1);
         uint32_t seen = atomic_load(&idle_events);
         dt_futex_wait(&idle_events, seen, 2000);
@@ -137,6 +139,7 @@ uint32_t dt_devices_pending(void) { return workers_pending() + (atomic_load_expl
 
 void dt_devices_quiesce(void) {
     dt_devices_wake();
+    if (DT_UNLIKELY(dt_devices_wait != NULL) && workers_pending()) dt_devices_wait();
     atomic_store(&waiting, 1);
     for (;;) {
         uint32_t seen = atomic_load(&idle_events);

@@ -302,3 +302,23 @@ def test_the_profiler_sees_what_other_nodes_did(tmp_path):
         tmp_path,
     )
     assert out.stdout.splitlines() == ["['cpu:0', 'cpu:1', 'cpu:64', 'cpu:65'] 1 True"] * 2, out.stdout + out.stderr
+
+
+def test_a_full_queue_here_lets_other_nodes_have_their_part(tmp_path):
+    """Many short runs without a read fill a worker's queue; the controller that waits for room sends what it has for other nodes first."""
+    out = program(
+        """
+        import dtorch
+        from dtorch import Replicate, Shard
+        mesh = dtorch.init_device_mesh("cpu", (4,))
+        y = dtorch.distribute_tensor(dtorch.ones(8, 8), mesh, [Shard(0)])
+        dtorch.synchronize()
+        for _ in range(3000):
+            y = (y.redistribute(mesh, [Replicate()]) * 0.5 + 0.5).redistribute(mesh, [Shard(0)])
+        print(y.sum().full_tensor().item())
+        """,
+        tmp_path,
+        env={"DTORCH_FLUSH": "1"},
+        timeout=60,
+    )
+    assert out.returncode == 0 and out.stdout.strip() == "64.0", out.stdout + out.stderr
