@@ -387,6 +387,26 @@ static void *controller_main(void *arg) {
 /* ---- start and stop: the client's side --------------------------------------------------------------------------------------------------------- */
 static void in_child(void) { forked = atomic_load(&started) != 0; }
 
+/* What an engine that was stopped has left: its ring, which handles may still write their drops to, and values that somebody named to the end. Their memory
+ * went with the devices. */
+static void forget(dt_engine *e) {
+    for (uint32_t id = 0; id < e->n_value; id++) {
+        dt_gvalue *v = e->value[id];
+        if (!v) continue;
+        for (int i = 0; v->part && i < v->meta->mesh->n; i++)
+            if (v->part[i] && !(i && v->part[i] == v->part[0])) dt_buf_unref(v->part[i]->buf);
+        dt_free(v->part);
+        dt_free(v);
+    }
+    for (dt_gvalue *v = e->free_values, *next; v; v = next) {
+        next = (dt_gvalue *)v->part;
+        dt_free(v);
+    }
+    dt_free(e->value);
+    dt_graph_fini(&e->graph);
+    dt_ring_fini(&e->ring);
+}
+
 dt_status dt_engine_start(void) {
     if (DT_LIKELY(atomic_load_explicit(&started, memory_order_acquire) == 1 && !forked)) return DT_OK;
     if (forked)
@@ -396,6 +416,7 @@ dt_status dt_engine_start(void) {
     dt_status s = DT_OK;
     pthread_mutex_lock(&start_lock);
     if (!atomic_load(&started)) {
+        forget(e);
         memset(e, 0, sizeof *e);
         e->fp_mode = dt_cpu_fp_mode(); /* the threads made from here on inherit it */
         s = dt_options_load();
