@@ -693,7 +693,11 @@ static bool begin(void) {
     return c != NULL;
 }
 
-static int64_t nap(uint64_t idle_us) { return net.flights || net.wanted ? 20 : idle_us < 2000 ? 20 : idle_us < 1000000 ? 100 : 1000; }
+/* Longer where more processes than cores poll: they would keep each other from working. */
+static int64_t nap(uint64_t idle_us) {
+    int64_t crowd = (dt_net_local_size() + dt_cpu_cores() - 1) / dt_cpu_cores();
+    return crowd * (net.flights || net.wanted ? 20 : idle_us < 2000 ? 20 : idle_us < 1000000 ? 100 : 1000);
+}
 
 static bool all_gone(void) {
     for (int r = 0; r < net.size; r++)
