@@ -165,14 +165,17 @@ typedef struct target {
     uint64_t seq; /* of rank 0's messages to it */
 } target;
 
-static command *tree_message(const target *t, uint32_t n, const void *data, size_t bytes) {
-    command *c = dt_malloc(sizeof *c + sizeof(header) + sizeof *t * n + bytes);
+static command *tree_message(const void *targets, size_t n, const void *data, size_t bytes) {
+    size_t list = sizeof(target) * n;
+    command *c = dt_malloc(sizeof *c + sizeof(header) + list + bytes);
     if (!c) return NULL;
-    header h = {K_TREE, n, 0, bytes};
-    *c = (command){.to = t->rank, .bytes = sizeof h + sizeof *t * n + bytes};
+    target first;
+    memcpy(&first, targets, sizeof first);
+    header h = {K_TREE, (uint32_t)n, 0, bytes};
+    *c = (command){.to = (int)first.rank, .bytes = sizeof h + list + bytes};
     memcpy(c->data, &h, sizeof h);
-    memcpy(c->data + sizeof h, t, sizeof *t * n);
-    if (bytes) memcpy(c->data + sizeof h + sizeof *t * n, data, bytes);
+    memcpy(c->data + sizeof h, targets, list);
+    if (bytes) memcpy(c->data + sizeof h + list, data, bytes);
     return c;
 }
 
@@ -194,7 +197,7 @@ dt_status dt_net_multicast(const int *to, int n, const void *data, size_t bytes)
     int half[3] = {0, (n + 1) / 2, n}; /* two subtrees: their heads pass it on, see pass_on */
     dt_status s = DT_OK;
     for (int k = 0; k < 2 && !s; k++) {
-        command *c = tree_message(t + half[k], (uint32_t)(half[k + 1] - half[k]), data, bytes);
+        command *c = tree_message(t + half[k], (size_t)(half[k + 1] - half[k]), data, bytes);
         if (c)
             enqueue(c);
         else
@@ -257,10 +260,14 @@ dt_status dt_net_read(int rank, void *to, const dt_net_run *run, int n) {
     return bytes || !n ? DT_OK : dt_fail(DT_E_NODE, "node %d (%s) is lost: its memory cannot be read", rank, dt_net_host(rank));
 }
 
+static bool may_share(void) {
+    const char *off = getenv("DTORCH_NODE_SHARED");
+    return !(off && !strcmp(off, "0"));
+}
+
 /* Can every process of this host be read? */
 static bool try_reading(void) {
-    const char *off = getenv("DTORCH_NODE_SHARED");
-    if (off && !strcmp(off, "0")) return false;
+    if (!may_share()) return false;
     for (int r = 0; r < net.size; r++) {
         uint64_t got = 0;
         dt_net_run run = {net.member[r].probe, sizeof got};
@@ -460,26 +467,20 @@ static void deliver(uint64_t seq, const uint8_t *data, size_t bytes) {
 static void pass_on(const header *h, const uint8_t *data, size_t bytes) {
     size_t n = h->tag, list = sizeof(target) * n;
     if (n == 0 || n > (size_t)net.size || bytes != list + h->bytes) return;
-    target t[2];
-    memcpy(t, data, sizeof *t);
-    if (t->rank != net.rank) return;
+    target mine, next;
+    memcpy(&mine, data, sizeof mine);
+    if (mine.rank != net.rank) return;
     size_t half[3] = {1, 1 + n / 2, n};
     for (int k = 0; k < 2; k++) {
-        size_t count = half[k + 1] - half[k];
-        if (!count) continue;
-        const uint8_t *from = data + sizeof *t * half[k];
-        memcpy(&t[1], from, sizeof *t);
-        if (t[1].rank < 0 || t[1].rank >= net.size) return;
-        command *c = dt_malloc(sizeof *c + sizeof *h + sizeof *t * count + h->bytes);
+        if (half[k + 1] == half[k]) continue;
+        const uint8_t *from = data + sizeof next * half[k];
+        memcpy(&next, from, sizeof next);
+        if (next.rank < 0 || next.rank >= net.size) return;
+        command *c = tree_message(from, half[k + 1] - half[k], data + list, h->bytes);
         if (!c) return;
-        header head = {K_TREE, (uint32_t)count, 0, h->bytes};
-        *c = (command){.to = (int)t[1].rank, .bytes = sizeof head + sizeof *t * count + h->bytes};
-        memcpy(c->data, &head, sizeof head);
-        memcpy(c->data + sizeof head, from, sizeof *t * count);
-        memcpy(c->data + sizeof head + sizeof *t * count, data + list, h->bytes);
         post(c);
     }
-    deliver(t[0].seq, data + list, h->bytes);
+    deliver(mine.seq, data + list, h->bytes);
 }
 
 static void lose(int rank, const char *why);
@@ -682,7 +683,8 @@ static bool begin(void) {
     me->probe = (uint64_t)(uintptr_t)&net.value;
     me->value = net.value;
 #ifdef PR_SET_PTRACER
-    prctl(PR_SET_PTRACER, PR_SET_PTRACER_ANY, 0, 0, 0); /* where the kernel restricts reading to declared processes; others' rights still count */
+    /* where the kernel restricts reading to declared processes; the rights of users still count */
+    if (may_share() && dt_net_local_size() > 1) prctl(PR_SET_PTRACER, PR_SET_PTRACER_ANY, 0, 0, 0);
 #endif
     net.hello_left = net.ready_left = net.size - 1;
     net.all_read = true;

@@ -399,23 +399,19 @@ static dt_status read_view(const source *s, char *to) {
     return DT_OK;
 }
 
-static bool contiguous(const dt_view *v) {
-    int64_t n = 1;
-    for (int d = v->ndim - 1; d >= 0; d--) {
-        if (v->stride[d] != n && v->shape[d] != 1) return false;
-        n *= v->shape[d];
-    }
-    return true;
+static int foreign_operands(const source *src, int n) {
+    int foreign = 0;
+    for (int k = 0; k < n; k++) foreign += src[k].node != dt_node_self;
+    return foreign;
 }
 
 /* All in one piece: each foreign operand is brought here whole. */
 static dt_status combine_whole(const job *j, const dt_view *dst, const source *src, int n, dt_reduce op) {
     dt_view v[n + 1];
-    size_t cap, bytes = ((size_t)dt_view_numel(dst) * dt_dtype_size(dst->dtype) + ALIGN - 1) & ~(size_t)(ALIGN - 1);
-    int foreign = 0;
-    for (int k = 0; k < n; k++) foreign += src[k].node != dt_node_self;
-    char *m = memory_get(bytes * (size_t)foreign + 1, &cap), *at = m;
-    if (!m) return dt_fail(DT_E_NOMEM, "%s: out of host memory", j->c->kind);
+    size_t cap = 0, bytes = ((size_t)dt_view_numel(dst) * dt_dtype_size(dst->dtype) + ALIGN - 1) & ~(size_t)(ALIGN - 1);
+    int foreign = foreign_operands(src, n);
+    char *m = foreign ? memory_get(bytes * (size_t)foreign + 1, &cap) : NULL, *at = m;
+    if (foreign && !m) return dt_fail(DT_E_NOMEM, "%s: out of host memory", j->c->kind);
     dt_status s = DT_OK;
     for (int k = 0; k < n && !s; k++) {
         v[k] = src[k].view;
@@ -438,20 +434,23 @@ static dt_status combine_pieces(const job *j, const dt_view *dst, const source *
         dt_net_run all = {src[0].address, total};
         return total ? dt_net_read(src[0].node, dst->data, &all, 1) : DT_OK;
     }
-    char *m = memory_get((size_t)PIECE * (size_t)n, &cap);
+    char *m = memory_get((size_t)PIECE * (size_t)foreign_operands(src, n), &cap);
     if (!m) return dt_fail(DT_E_NOMEM, "%s: out of host memory", j->c->kind);
     dt_status s = DT_OK;
     for (size_t at = 0; at < total && !s; at += PIECE) {
         size_t bytes = total - at < PIECE ? total - at : PIECE;
         dt_view v[n + 1], d = {.data = (char *)dst->data + at, .dtype = dst->dtype, .ndim = 1, .shape = {(int64_t)(bytes / size)}, .stride = {1}};
+        char *room = m;
         for (int k = 0; k < n && !s; k++) {
             v[k] = d;
-            v[k].data = m + (size_t)k * PIECE;
-            dt_net_run run = {src[k].address + at, bytes};
-            if (src[k].node == dt_node_self)
+            if (src[k].node == dt_node_self) {
                 v[k].data = (char *)src[k].view.data + at;
-            else
-                s = dt_net_read(src[k].node, v[k].data, &run, 1);
+                continue;
+            }
+            dt_net_run run = {src[k].address + at, bytes};
+            v[k].data = room;
+            room += PIECE;
+            s = dt_net_read(src[k].node, v[k].data, &run, 1);
         }
         if (!s) combine(j, &d, v, n, op);
     }
@@ -463,7 +462,7 @@ static dt_status pull(job *j, const dt_pull *p, int phase, const staging *s, voi
     dt_view dst = *p->dst;
     source src[p->n_src + 1];
     int from[p->n_src + 1], n = 0, next = 0;
-    bool flat = contiguous(&dst), foreign = false;
+    bool flat = dt_view_contiguous(&dst), foreign = false;
     dst.data = (char *)out + p->offset;
     for (int node = 0; node < dt_nodes; node++) { /* in the order of nodes, whoever computes */
         int n_from = sources_on(j->c, p, node, from);
@@ -488,7 +487,7 @@ static dt_status pull(job *j, const dt_pull *p, int phase, const staging *s, voi
         dt_view_set_contiguous(&src[n].view);
         src[n++].view.data = q->in + sizeof(head) + x.at;
     }
-    for (int k = 0; k < n; k++) flat &= contiguous(&src[k].view);
+    for (int k = 0; k < n; k++) flat &= dt_view_contiguous(&src[k].view);
     bool average = j->c->reduce == DT_AVG && p->n_src > 1 && n < p->n_src;
     dt_reduce op = average ? DT_SUM : j->c->reduce;
     DT_TRY(flat && foreign ? combine_pieces(j, &dst, src, n, op) : combine_whole(j, &dst, src, n, op));
