@@ -370,7 +370,7 @@ static void shrink(PyObject *names, int ndim, int64_t *dims) {
         PyObject *name = PySequence_GetItem(names, d);
         if (name && PyUnicode_Check(name) && PyUnicode_CompareWithASCIIString(name, "dp") == 0) {
             int64_t smaller = dims[d] * now / asked;
-            dims[d] = dims[d] > 1 && smaller < 1 ? 1 : smaller;
+            if (dims[d] > 1) dims[d] = smaller > 1 ? smaller : 1;
         }
         PyErr_Clear();
         Py_XDECREF(name);

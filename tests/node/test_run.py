@@ -96,7 +96,7 @@ def test_a_broken_run_goes_on_from_its_checkpoint(tmp_path, unbroken, kind):
     out, rows = run(tmp_path, kind)
     assert out.returncode == 0, out.stdout + out.stderr
     steps = [step for step, _, _ in rows]
-    assert steps[-1] == 7 and 4 in steps and steps.count(4) == 2 and "going" not in out.stdout
+    assert steps[-1] == 7 and 4 in steps and steps.count(4) == 2
     assert "attempt 2 of at most 4 on 2 nodes from" in out.stderr
     assert {step: loss for step, loss, _ in rows} == unbroken  # to the bit
 
@@ -108,7 +108,6 @@ def test_it_goes_on_with_fewer_nodes_and_a_smaller_mesh(tmp_path, unbroken):
     assert {d for _, _, d in rows} == {4}  # the first attempt had left checkpoints: nothing shrinks
     shutil.rmtree(tmp_path / "raise")
     (tmp_path / "raise.log").unlink()
-    path.write_text("")
     early = PROGRAM.replace("step == 4", "step == 0")
     command = [sys.executable, "-m", "dtorch.run", "-n", "2", "--min-nodes", "1", "--checkpoint", str(tmp_path / "raise")]
     path.write_text(early)
@@ -120,6 +119,14 @@ def test_it_goes_on_with_fewer_nodes_and_a_smaller_mesh(tmp_path, unbroken):
     assert [d for _, _, d in rows] == [4] + [2] * 8  # half the nodes: half the "dp"
     for step, loss, _ in rows:
         assert loss == pytest.approx(unbroken[step], rel=1e-4)
+
+
+@pytest.mark.parametrize(("shape", "expected"), [((4, 2), (3, 2)), ((5, 2), (3, 2)), ((1, 4), (1, 4)), ((2, 1), (1, 1))])
+def test_a_mesh_shrinks_to_no_less_than_one(shape, expected):
+    text = f"import dtorch; print(dtorch.init_device_mesh('cpu', {shape}, mesh_dim_names=('dp', 'tp')).shape)"
+    env = os.environ | {"DTORCH_RUN_NODES": "3/4"}
+    out = subprocess.run([sys.executable, "-c", text], env=env, capture_output=True, text=True, timeout=60, check=False)
+    assert out.stdout.strip() == str(expected), out.stderr
 
 
 def test_restarts_end(tmp_path):
