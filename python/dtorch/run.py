@@ -25,7 +25,7 @@ import time
 import uuid
 
 MARK = "DTORCH_RUN_ID"
-RANKS = (b"PMI_RANK", b"OMPI_COMM_WORLD_RANK", b"PMIX_RANK", b"SLURM_PROCID")
+RANKS = ("PMI_RANK", "OMPI_COMM_WORLD_RANK", "PMIX_RANK", "SLURM_PROCID")
 STUCK_S = 8  # the launcher lives, but no process of the run works
 
 
@@ -87,33 +87,35 @@ def _progress(directory):
     return newest and (newest, os.stat(os.path.join(newest, "index.json")).st_mtime_ns)
 
 
-def _members(mark):
-    """{pid: (is it a rank, does it work)} of this host's processes of a run, by a variable in their environment."""
+def members(mark, variable=MARK):
+    """{pid: (rank or None, state, command line)} of this host's processes that have `variable` = `mark` in their environment; `state` as in proc(5)."""
     found = {}
     for pid in filter(str.isdigit, os.listdir("/proc")):
         try:
             with open(f"/proc/{pid}/environ", "rb") as f:
-                env = dict(v.split(b"=", 1) for v in f.read().split(b"\0") if b"=" in v)
-            if env.get(MARK.encode()) != mark.encode():
+                env = dict(v.split("=", 1) for v in f.read().decode(errors="replace").split("\0") if "=" in v)
+            if env.get(variable) != mark:
                 continue
             with open(f"/proc/{pid}/stat") as f:
                 state = f.read().rsplit(")", 1)[1].split()[0]
+            with open(f"/proc/{pid}/cmdline", "rb") as f:
+                command = f.read().decode(errors="replace").split("\0")
         except (OSError, ValueError):
             continue
         if state != "Z" and int(pid) != os.getpid():
-            found[int(pid)] = (any(r in env for r in RANKS), state not in "Tt")
+            rank = next((env[r] for r in RANKS if r in env), None)
+            found[int(pid)] = (None if rank is None else int(rank), state, command)
     return found
 
 
 def _sweep(mark):
-    """End what is left of a run on this host; how many that were."""
-    left = _members(mark)
+    """End what is left of a run on this host."""
+    left = members(mark)
     for pid in left:
         try:
             os.kill(pid, signal.SIGKILL)
         except ProcessLookupError:
             continue
-    return len(left)
 
 
 def _die_with_parent():
@@ -128,8 +130,8 @@ def _wait(run, mark):
         try:
             return run.wait(1)
         except subprocess.TimeoutExpired:
-            ranks = [works for is_rank, works in _members(mark).values() if is_rank]
-            if not ranks or any(ranks):
+            states = [state for rank, state, _ in members(mark).values() if rank is not None]
+            if not states or any(s not in "Tt" for s in states):
                 working_at = time.monotonic()
             elif time.monotonic() - working_at > STUCK_S:
                 _sweep(mark)

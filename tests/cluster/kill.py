@@ -20,6 +20,8 @@ import sys
 import tempfile
 import time
 
+import dtorch.run
+
 ROOT = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
 PROGRAM = """
 import sys, dtorch
@@ -73,23 +75,25 @@ checkpoint.wait()
 """
 
 
+VARIABLE = "DT_KILL_TEST"
+
+
 def members(mark):
-    """{pid: (rank, state)} of this round's python processes, by a variable in their environment."""
-    found = {}
-    for p in filter(str.isdigit, os.listdir("/proc")):
-        try:
-            with open(f"/proc/{p}/environ", "rb") as f:
-                env = dict(v.split(b"=", 1) for v in f.read().split(b"\0") if b"=" in v)
-            with open(f"/proc/{p}/stat") as f:
-                state = f.read().rsplit(")", 1)[1].split()[0]
-            with open(f"/proc/{p}/cmdline", "rb") as f:
-                python = b"victim.py" in f.read().split(b"\0")[1:2][0]
-        except (OSError, ValueError, IndexError):
-            continue
-        if env.get(b"DT_KILL_TEST") == mark and state != "Z":
-            rank = env.get(b"PMI_RANK") or env.get(b"OMPI_COMM_WORLD_RANK")
-            found[int(p)] = (int(rank) if rank and python else None, state)
-    return found
+    """{pid: (rank or None, state)} of this round's processes; only those that run the program have a rank, not the launcher's helpers."""
+    all_ = dtorch.run.members(mark, VARIABLE)
+    return {pid: (rank if any("victim.py" in c for c in command[1:2]) else None, state) for pid, (rank, state, command) in all_.items()}
+
+
+def clean_up(run, mark, code):
+    """End what is left of a round; the pids that were."""
+    time.sleep(0.5)
+    left = members(mark)
+    for pid in left:
+        os.kill(pid, signal.SIGKILL)
+    if code is None:
+        run.kill()
+        run.wait()
+    return left
 
 
 def finish(run, limit):
@@ -100,14 +104,15 @@ def finish(run, limit):
 
 
 def environment(args, mark):
-    env = {**os.environ, "DT_KILL_TEST": mark.decode(), "DTORCH_NODE_TIMEOUT": str(args.timeout), "OMPI_ALLOW_RUN_AS_ROOT": "1"}
+    env = {k: v for k, v in os.environ.items() if k != "DTORCH_NODES"}  # importing the package has set it for children
+    env |= {VARIABLE: mark, "DTORCH_NODE_TIMEOUT": str(args.timeout), "OMPI_ALLOW_RUN_AS_ROOT": "1"}
     env |= {"OMPI_ALLOW_RUN_AS_ROOT_CONFIRM": "1", "PRTE_MCA_rmaps_default_mapping_policy": ":oversubscribe"}
     env |= {"PYTHONPATH": os.path.join(ROOT, "python"), "PATH": os.path.dirname(args.mpiexec) + os.pathsep + os.environ["PATH"]}
     return env
 
 
 def round_of(number, args, rng, folder):
-    mark = f"{os.getpid()}.{number}".encode()
+    mark = f"{os.getpid()}.{number}"
     env = environment(args, mark)
     log = open(os.path.join(folder, "log"), "w+")  # noqa: SIM115
     run = subprocess.Popen(
@@ -132,13 +137,7 @@ def round_of(number, args, rng, folder):
         os.kill(ranks[victim], signal.SIGCONT)
         code = finish(run, 10)
     took = time.time() - begin
-    time.sleep(0.5)
-    left = members(mark)
-    for pid in left:
-        os.kill(pid, signal.SIGKILL)
-    if code is None:
-        run.kill()
-        run.wait()
+    left = clean_up(run, mark, code)
     text = open(log.name).read()  # noqa: SIM115
     words = [w for w in ("NodeLostError", "is lost", "TERMINATION", "prterun", "Killed", "signal 9") if w in text]
     good = code not in (None, 0) and not left and bool(words) and not woken
@@ -172,11 +171,11 @@ def start_resumed(args, env, folder, log, keep):
 
 
 def resumed_round(number, args, rng, folder, right):
-    mark = f"{os.getpid()}.{number}".encode()
+    mark = f"{os.getpid()}.{number}"
     log, keep = os.path.join(folder, f"log-{number}"), os.path.join(folder, f"keep-{number}")
     env = environment(args, mark)
     run = start_resumed(args, env, folder, log, keep)
-    first = rng.randrange(1, 39)  # at work on a step of any kind
+    first = rng.randrange(1, 36)  # at work on a step of any kind
     begin = time.time()
     while time.time() - begin < 60 and len(rows_of(log)) < first and run.poll() is None:
         time.sleep(0.01)
@@ -190,13 +189,7 @@ def resumed_round(number, args, rng, folder, right):
         time.sleep(0.05)
     again = time.time() - begin
     code = finish(run, 60)
-    time.sleep(0.5)
-    left = members(mark)
-    for pid in left:
-        os.kill(pid, signal.SIGKILL)
-    if code is None:
-        run.kill()
-        run.wait()
+    left = clean_up(run, mark, code)
     rows = rows_of(log)
     losses = {step: loss for _, step, loss in rows}
     same = all(loss == right[step] for _, step, loss in rows) and losses == right
@@ -204,7 +197,7 @@ def resumed_round(number, args, rng, folder, right):
     loads = subprocess.run(
         [sys.executable, "-c", check, keep], env=env | {"DTORCH_NODES": "1"}, capture_output=True, text=True, check=False
     )
-    good = code == 0 and not left and same and again < 30 and loads.stdout.strip() == "40"
+    good = victim is not None and code == 0 and not left and same and again < 30 and loads.stdout.strip() == "40"
     what = f"{signal.Signals(sig).name} to rank {victim} after {first} steps" if victim is not None else "too late to kill"
     says = f"{number:3d}: {what}: going on after {again:.1f} s, exit {code}, left {len(left)}, losses {'equal' if same else 'DIFFER'}"
     return good, says if good else says + "\n" + open(log + ".out").read()[-1500:] + loads.stdout + loads.stderr[-300:]  # noqa: SIM115
@@ -213,7 +206,7 @@ def resumed_round(number, args, rng, folder, right):
 def undisturbed(args, folder):
     """{step: loss} of a run that nobody kills."""
     log = os.path.join(folder, "undisturbed")
-    run = start_resumed(args, environment(args, b"none"), folder, log, os.path.join(folder, "keep"))
+    run = start_resumed(args, environment(args, "none"), folder, log, os.path.join(folder, "keep"))
     if run.wait() != 0:
         raise SystemExit("the undisturbed run failed: " + open(log + ".out").read()[-2000:])  # noqa: SIM115
     return {step: loss for _, step, loss in rows_of(log)}
