@@ -76,47 +76,20 @@ done
 sinfo -N -o '%N %t %c'
 [ "$(sinfo -h -N -t idle -o %N | wc -l)" = 2 ] || { tail -5 "$W"/*.log; echo "the two nodes did not come up"; exit 1; }
 
-cat > "$W/train.py" << 'EOF'
-import os, sys
-import dtorch
-from dtorch import Shard, checkpoint, distribute_tensor, init_device_mesh, nn
-from dtorch.distributed.tensor.parallel import ColwiseParallel, RowwiseParallel, parallelize_module
-dtorch.manual_seed(0)
-mesh = init_device_mesh("cpu", (4, 2), mesh_dim_names=("dp", "tp"))
-model = nn.Sequential(nn.Linear(32, 256), nn.GELU(), nn.Linear(256, 8))
-parallelize_module(model, mesh["tp"], {"0": ColwiseParallel(), "2": RowwiseParallel()})
-optimizer = dtorch.optim.AdamW(model.parameters(), lr=0.01)
-state, folder = {"model": model, "optimizer": optimizer, "rng": checkpoint.RNG(), "step": 0}, os.environ.get("DTORCH_CHECKPOINT")
-newest = checkpoint.latest(folder) if folder and os.path.isdir(folder) else None
-if newest:
-    state = checkpoint.load(newest, state)
-for step in range(state["step"], 20):
-    x = distribute_tensor(dtorch.randn(48, 32), mesh["dp"], [Shard(0)])
-    loss = model(x).pow(2).mean()
-    optimizer.zero_grad()
-    loss.backward()
-    optimizer.step()
-    if step == 12 and folder and os.environ["DTORCH_RUN_ATTEMPT"] == "0":
-        sys.exit(3)
-    if step % 5 == 4:
-        print(f"{loss.item():.4f}", end=" ")
-        if folder:
-            checkpoint.save(f"{folder}/step-{step + 1}", {**state, "step": step + 1})
-print(len({d.index // 64 for d in mesh.devices}), "node(s)")
-EOF
+PROGRAM=$ROOT/tests/cluster/program.py
 export PYTHONPATH=$ROOT/python${PYTHONPATH:+:$PYTHONPATH}
 cd "$W" || exit 1
-DTORCH_NODES=1 "$PYTHON" train.py > one || exit 1
-timeout 120 srun -N 2 -n 4 --mpi=pmi2 "$PYTHON" train.py > four 2> err
+DTORCH_NODES=1 "$PYTHON" "$PROGRAM" 4 > one || exit 1
+timeout 120 srun -N 2 -n 4 --mpi=pmi2 "$PYTHON" "$PROGRAM" 4 > four 2> err
 rc=$?
 cat one four
-[ $rc = 0 ] && [ "$(cut -d' ' -f1-4 one)" = "$(cut -d' ' -f1-4 four)" ] && grep -q "4 node" four || { tail -20 err "$W"/slurmd*.log; echo "srun: exit $rc, or other losses"; exit 1; }
+[ $rc = 0 ] && [ "$(cut -d' ' -f1-5 one)" = "$(cut -d' ' -f1-5 four)" ] && [ "$(cut -d' ' -f6 four)" = 4 ] || { tail -20 err "$W"/slurmd*.log; echo "srun: exit $rc, or other losses"; exit 1; }
 echo "srun over two Slurm nodes, four ranks: the losses of one process"
 
 cat > job.sh << EOF
 #!/bin/bash
 #SBATCH -N 2 -n 4 -o $W/job.out
-exec "$PYTHON" -m dtorch.run -n 4 --max-restarts 1 --checkpoint $W/run --launcher "srun --mpi=pmi2" $W/train.py
+exec "$PYTHON" -m dtorch.run -n 4 --max-restarts 1 --checkpoint $W/run --launcher "srun --mpi=pmi2" $PROGRAM 4
 EOF
 timeout 180 sbatch -W --export=ALL job.sh
 rc=$?
