@@ -257,6 +257,7 @@ def test_a_program_may_end_in_the_middle_of_its_work(tmp_path):
 def test_what_a_step_says_does_not_depend_on_how_many_calls_it_has(tmp_path):
     out = program(
         """
+        import statistics
         import dtorch
         from dtorch import Shard, distribute_tensor, init_device_mesh
         x = distribute_tensor(dtorch.ones(8, 8), init_device_mesh("cpu", (2,)), [Shard(0)])
@@ -268,11 +269,12 @@ def test_what_a_step_says_does_not_depend_on_how_many_calls_it_has(tmp_path):
         for n in (20, 8000):
             for k in range(8):
                 step(n, k)
-            before = dtorch._C._net_stats()
-            for k in range(10):
+            stats = [dtorch._C._net_stats()]
+            for k in range(21):
                 step(n, k / 7)
-            after = dtorch._C._net_stats()
-            print(*((after[key] - before[key]) / 10 for key in ("messages_sent", "bytes_sent")))
+                stats.append(dtorch._C._net_stats())
+            # the median: a step in which the client pauses, on a busy machine, is cut elsewhere and sent as news
+            print(*(statistics.median(b[key] - a[key] for a, b in zip(stats, stats[1:])) for key in ("messages_sent", "bytes_sent")))
         """,
         tmp_path,
     )
