@@ -4,6 +4,7 @@
 #include <sys/mman.h>
 
 #include "backend/cpu/copy.h"
+#include "backend/cpu/fusing.h"
 #include "plan/backend.h"
 
 enum { HUGE_PAGE = 2 << 20 };
@@ -124,15 +125,12 @@ static void cpu_reduce(const dt_view *dst, const dt_view *src, int n, dt_reduce 
     each_row(dst, src, n, rows[dst->dtype], &r);
 }
 
-DT_CPU_KERNEL(pointwise);
-DT_CPU_KERNEL(fused);
-DT_CPU_KERNEL(dropout);
 DT_CPU_KERNEL(sum);
 DT_CPU_KERNEL(mean);
 DT_CPU_KERNEL(amax);
 DT_CPU_KERNEL(amin);
-static bool can_fuse(int code, dt_dtype tile) { return dt_cpu_pw_find(code, tile) != NULL; }
-static int row_reduction(dt_kernel_fn fn) {
+bool dt_cpu_can_fuse(int code, dt_dtype tile) { return dt_cpu_pw_find(code, tile) != NULL; }
+int dt_cpu_reduction(dt_kernel_fn fn) {
     return fn == dt_cpu_sum ? DT_FUSED_SUM : fn == dt_cpu_mean ? DT_FUSED_MEAN : fn == dt_cpu_amax ? DT_FUSED_MAX : fn == dt_cpu_amin ? DT_FUSED_MIN : 0;
 }
 
@@ -143,9 +141,5 @@ const dt_backend dt_backend_cpu = {
     .copy = dt_cpu_copy_view,
     .zero = cpu_zero,
     .reduce = cpu_reduce,
-    .elementwise = dt_cpu_pointwise,
-    .fused = dt_cpu_fused,
-    .can_fuse = can_fuse,
-    .dropout = dt_cpu_dropout,
-    .reduction = row_reduction,
+    DT_CPU_FUSING,
 };

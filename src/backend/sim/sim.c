@@ -21,6 +21,7 @@
 #include <string.h>
 #include <time.h>
 
+#include "backend/cpu/fusing.h"
 #include "plan/backend.h"
 
 _Atomic bool dt_sim_on;
@@ -602,10 +603,6 @@ static void sim_reduce(const dt_view *dst, const dt_view *src, int n, dt_reduce 
     (void)n;
     (void)op;
 }
-DT_CPU_KERNEL(pointwise);
-DT_CPU_KERNEL(fused);
-static bool can_fuse(int code, dt_dtype tile) { return dt_backend_cpu.can_fuse(code, tile); }
-static int reduction(dt_kernel_fn fn) { return dt_backend_cpu.reduction(fn); }
 
 const dt_backend dt_backend_sim = {
     /* kernels are cpu's, chosen as there and never called: the plans are the same */
@@ -615,10 +612,7 @@ const dt_backend dt_backend_sim = {
     .copy = sim_copy,
     .zero = sim_zero,
     .reduce = sim_reduce,
-    .elementwise = dt_cpu_pointwise,
-    .fused = dt_cpu_fused,
-    .can_fuse = can_fuse,
-    .reduction = reduction,
+    DT_CPU_FUSING,
     .run = dt_sim_run,
     .read = dt_sim_read,
     .memory = dt_sim_memory,
