@@ -359,3 +359,22 @@ def test_one_device_may_stand_for_all_that_do_the_same():
         assert later.steps[-1].seconds == pytest.approx(first.steps[-1].seconds, rel=1e-6)
         assert later.steps[-1].mfu == pytest.approx(first.steps[-1].mfu, rel=1e-6)
         assert later.steps[-1].link_bytes == pytest.approx(first.steps[-1].link_bytes, rel=1e-6)
+
+
+def test_other_hardware_on_the_same_mesh():
+    """Six devices do the same where all links are alike, not where a machine has four: the plan kept from the first simulation is looked at anew."""
+
+    def run(hardware, mesh):
+        with torch.simulate(hardware, devices=6) as sim:
+            mesh = mesh or torch.init_device_mesh("cpu", (6,))
+            cut = torch.empty(6000, 100, device_mesh=mesh, placements=[Shard(0)])
+            found = [timed(sim, lambda: (cut + 1).redistribute(mesh, [Replicate()]))[1] for _ in range(4)]
+        return mesh, found, sim.report().peak
+
+    alike = {**HARDWARE, "links": [{"bandwidth": 1e9, "latency": 1e-6}]}
+    mesh, _, _ = run(alike, None)
+    _, steps, peak = run(HARDWARE, mesh)
+    block = 1000 * 100 * 4
+    for s in steps:
+        assert s.link_bytes == [(4 * 3 + 2) * block, (4 * 2 + 2 * 4) * block]
+    assert min(peak) > 6 * block

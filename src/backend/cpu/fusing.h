@@ -10,7 +10,7 @@ DT_CPU_KERNEL(dropout);
 bool dt_cpu_can_fuse(int code, dt_dtype tile);
 int dt_cpu_reduction(dt_kernel_fn fn);
 
-#define DT_CPU_FUSING                                                                                                                              \
+#define DT_CPU_FUSING \
     .elementwise = dt_cpu_pointwise, .fused = dt_cpu_fused, .can_fuse = dt_cpu_can_fuse, .dropout = dt_cpu_dropout, .reduction = dt_cpu_reduction
 
 #endif

@@ -230,18 +230,26 @@ static int stands_for_all(const dt_plan *p, const priced *x) {
     return first;
 }
 
+static void swap_programs(dt_plan *p, int k) {
+    dt_program first = p->program[0];
+    p->program[0] = p->program[k];
+    p->program[k] = first;
+}
+
 /* From the next run on the program stands for all: it is made the first. */
 static void let_one_stand(dt_plan *p, priced *x) {
-    int k = x->stands;
-    dt_program t = p->program[0];
-    price_list *l = x->list[0];
-    p->program[0] = p->program[k];
-    p->program[k] = t;
-    x->list[0] = x->list[k];
-    x->list[k] = l;
-    p->stands = k;
+    swap_programs(p, x->stands);
+    x->list[0] = x->list[x->stands]; /* all others' that do anything */
+    p->stands = x->stands;
     x->uniform = true;
     p->n_alike = p->n_programs;
+}
+
+/* Back again. */
+static void each_stands(dt_plan *p) {
+    swap_programs(p, p->stands);
+    p->n_programs = p->n_alike;
+    p->n_alike = 0;
 }
 
 static dt_status price_plan(dt_run *r, priced **out) {
@@ -293,8 +301,8 @@ typedef struct going {
 typedef struct room { /* grows; kept between runs */
     going *g;
     double *time;
-    int *todo;
-    size_t n_g, n_time, n_todo;
+    int *woken; /* programs that a collective held up */
+    size_t n_g, n_time, n_woken;
 } room;
 static room the_room;
 
@@ -378,9 +386,18 @@ static void finish(going *g, const dt_program *prog, dt_run_part *part, const pr
     }
 }
 
+/* Real devices would wait for ever here: say so, rather than give the time until then. */
+static dt_status at_end(const going *g, const dt_program *prog, const price_list *l) {
+    for (int q = 0; q < 2; q++)
+        if (g->q[q].next < l->n[q])
+            return dt_fail(DT_E_INTERNAL, "simulation: sim:%u waits for ever at instruction %d of its queue %d", dt_device_index(prog->device), g->q[q].instr,
+                           q);
+    return DT_OK;
+}
+
 /* Every program of the run alike: one is gone through. Its queues wait for each other only backwards in one order, so going as far as possible on one and then
  * on the other comes to an end. */
-static void go_together(dt_run *r, const priced *x, going *g) {
+static dt_status go_together(dt_run *r, const priced *x, going *g) {
     const price_list *l = x->list[0];
     for (bool moved = true; moved;) {
         moved = false;
@@ -393,6 +410,7 @@ static void go_together(dt_run *r, const priced *x, going *g) {
             }
         }
     }
+    DT_TRY(at_end(g, &r->plan->program[0], l));
     double exposed = g->exposed;
     for (int i = 0; i < r->plan->n_programs; i++) {
         g->exposed = exposed;
@@ -404,9 +422,10 @@ static void go_together(dt_run *r, const priced *x, going *g) {
         double own = fmax(host_at, device[dt_device_index(r->plan->program[i].device)].free_at);
         (void)finish_device(g, x->meets ? 0 : own - g->begin, &r->plan->program[i], l);
     }
+    return DT_OK;
 }
 
-static void go_one(dt_run *r, priced *x, going *all, int i, int *todo, int *n_todo) {
+static void go_one(dt_run *r, priced *x, going *all, int i, int *woken, int *n_woken) {
     const dt_program *prog = &r->plan->program[i];
     const price_list *l = x->list[i];
     going *g = &all[i];
@@ -434,7 +453,7 @@ static void go_one(dt_run *r, priced *x, going *all, int i, int *todo, int *n_to
                     if (m->arrived[group] < size) break;
                     for (int k = 0; k < size; k++) { /* the last one: all go on */
                         int who = m->program[c->member ? c->member[first + k] : k];
-                        if (who != i) todo[(*n_todo)++] = who;
+                        if (who != i) woken[(*n_woken)++] = who;
                     }
                 }
                 if (!m || m->arrived[group] < size) break;
@@ -456,8 +475,8 @@ static dt_status go(dt_run *r, priced *x) {
     room *m = &the_room;
     size_t n = (size_t)p->n_programs, each = x->most;
     m->g = grown(m->g, &m->n_g, n, sizeof *m->g);
-    m->todo = grown(m->todo, &m->n_todo, x->parties + 1, sizeof *m->todo);
-    if (!m->g || !m->todo) return no_memory();
+    m->woken = grown(m->woken, &m->n_woken, x->parties + 1, sizeof *m->woken);
+    if (!m->g || !m->woken) return no_memory();
     bool together = x->uniform;
     for (size_t i = 0; i < n; i++) {
         m->g[i] = (going){.begin = starts_at(&p->program[i], &r->part[i])};
@@ -476,20 +495,21 @@ static dt_status go(dt_run *r, priced *x) {
     }
     bool stand = x->stands >= 0 && !p->n_alike && (!x->meets || begin_together(p, m->g, x->stands));
     if (together) {
-        go_together(r, x, &m->g[0]);
+        DT_TRY(go_together(r, x, &m->g[0]));
         if (stand) x->ready = true;
         return DT_OK;
     }
     for (int i = 0; i < p->n_colls; i++)
         if (x->coll[i].arrived) memset(x->coll[i].arrived, 0, sizeof(int) * (size_t)p->coll[i]->n_groups);
-    int n_todo = 0;
+    int n_woken = 0;
     for (int i = 0; i < p->n_programs; i++) {
-        go_one(r, x, m->g, i, m->todo, &n_todo);
-        while (n_todo) {
-            int who = m->todo[--n_todo];
-            go_one(r, x, m->g, who, m->todo, &n_todo);
+        go_one(r, x, m->g, i, m->woken, &n_woken);
+        while (n_woken) {
+            int who = m->woken[--n_woken];
+            go_one(r, x, m->g, who, m->woken, &n_woken);
         }
     }
+    for (int i = 0; i < p->n_programs; i++) DT_TRY(at_end(&m->g[i], &p->program[i], x->list[i]));
     for (int i = 0; i < p->n_programs; i++) finish(&m->g[i], &p->program[i], &r->part[i], x->list[i]);
     if (stand) x->ready = true;
     return DT_OK;
@@ -516,10 +536,14 @@ static void fail_results(dt_run *r, dt_error_t *e) {
     }
 }
 
-/* The run has ended: nothing is bound to the plan now. */
+/* The run has ended: nothing is bound to the plan now. On other hardware devices may no longer do the same: prices will tell. */
 void dt_sim_ran(dt_plan *p) {
     priced *x = p->sim;
-    if (x && x->ready && !p->n_alike) let_one_stand(p, x);
+    bool valid = x->hardware == dt_hardware_generation;
+    if (p->n_alike && !valid)
+        each_stands(p);
+    else if (!p->n_alike && valid && x->ready)
+        let_one_stand(p, x);
 }
 
 static double cpu_seconds(void) {
@@ -606,14 +630,6 @@ static void sim_reduce(const dt_view *dst, const dt_view *src, int n, dt_reduce 
 
 const dt_backend dt_backend_sim = {
     /* kernels are cpu's, chosen as there and never called: the plans are the same */
-    .name = "sim",
-    .alloc = sim_alloc,
-    .free = sim_free,
-    .copy = sim_copy,
-    .zero = sim_zero,
-    .reduce = sim_reduce,
-    DT_CPU_FUSING,
-    .run = dt_sim_run,
-    .read = dt_sim_read,
-    .memory = dt_sim_memory,
+    .name = "sim",        .alloc = sim_alloc, .free = sim_free,  .copy = sim_copy,    .zero = sim_zero,
+    .reduce = sim_reduce, DT_CPU_FUSING,      .run = dt_sim_run, .read = dt_sim_read, .memory = dt_sim_memory,
 };
