@@ -1,6 +1,8 @@
 /* Simulation and cost model: the switches behind dtorch/_simulate.py, which reads hardware files and prints reports. */
 #include "plan/sim.h"
 
+#include <math.h>
+
 #include "controller/controller.h"
 #include "python/py.h"
 
@@ -8,11 +10,16 @@ static double number(PyObject *d, const char *key, double otherwise, bool *bad) 
     PyObject *v = PyDict_GetItemString(d, key);
     if (!v || v == Py_None) return otherwise;
     double x = PyFloat_AsDouble(v);
-    if (PyErr_Occurred() || !(x >= 0)) {
-        if (!PyErr_Occurred()) PyErr_Format(PyExc_ValueError, "hardware: %s is %R; a number of at least 0 is expected", key, v);
+    if (PyErr_Occurred() || !(x >= 0) || isinf(x)) {
+        if (!PyErr_Occurred()) PyErr_Format(PyExc_ValueError, "hardware: %s is %R; a finite number of at least 0 is expected", key, v);
         *bad = true;
     }
     return x;
+}
+
+static int64_t whole(PyObject *d, const char *key, double otherwise, bool *bad) {
+    double x = number(d, key, otherwise, bad);
+    return x < 0x1p62 ? (int64_t)x : INT64_C(1) << 62;
 }
 
 static PyObject *table(PyObject *d, const char *key) { /* borrowed; an empty stand-in is never needed: the caller checks */
@@ -33,7 +40,7 @@ static int levels(PyObject *d, dt_hardware *h, bool *bad) {
             PyErr_Format(PyExc_ValueError, "hardware: links[%d] must be a table", i);
             return -1;
         }
-        h->level[i].devices = (int64_t)number(x, "devices", 1 << 16, bad);
+        h->level[i].devices = whole(x, "devices", 1 << 16, bad);
         h->level[i].bandwidth = number(x, "bandwidth", 0, bad);
         h->level[i].latency = number(x, "latency", 0, bad);
         if (!*bad && (h->level[i].devices < 1 || h->level[i].bandwidth <= 0)) {
@@ -65,7 +72,7 @@ static int hardware(PyObject *d, dt_hardware *h) {
     h->cache_bytes = number(d, "cache_bytes", 0, &bad);
     h->cache_bandwidth = number(d, "cache_bandwidth", 0, &bad);
     h->overhead = number(d, "kernel_overhead", 0, &bad);
-    h->memory = (int64_t)number(d, "memory", 0, &bad);
+    h->memory = whole(d, "memory", 0, &bad);
     PyObject *overlap = PyDict_GetItemString(d, "overlap");
     if (overlap) h->overlap = PyObject_IsTrue(overlap) == 1;
     if (!bad && levels(d, h, &bad) < 0) return -1;
