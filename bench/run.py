@@ -65,7 +65,7 @@ PROGRAMS = [
     Program("more", "replay.py", "text", about="Repeated steps"),
     Program("more", "fusion.py", "text", about="Fused groups"),
     Program("more", "memory.py", "text", about="Memory"),
-    Program("more", "simulate.py", "text", about="Simulated clusters"),
+    Program("more", "simulate.py", "text", args=("llama",), about="70 B parameters on 1,024 simulated devices"),
 ]
 
 # (name of a row, in full, the largest value or ratio): of dtorch's value, or of its ratio to the best other or to another row of its own
@@ -332,10 +332,11 @@ def shown(group, lines, sections):
 
 
 def run_text(peers, program):
-    run = subprocess.run([sys.executable, HERE / program.file], capture_output=True, text=True, env=environment(program, "dtorch"), timeout=300)
+    command = [sys.executable, HERE / program.file, *program.args]
+    run = subprocess.run(command, capture_output=True, text=True, env=environment(program, "dtorch"), timeout=900)
     if run.returncode:
-        print(f"{program.file} failed:\n{run.stderr[-2000:]}", file=sys.stderr)
-    return [f"{program.about} ({program.file})", *run.stdout.rstrip().splitlines(), ""]
+        print(f"{program.file} {' '.join(program.args)} failed:\n{run.stderr[-2000:]}", file=sys.stderr)
+    return [f"{program.about} ({' '.join([program.file, *program.args])})", *run.stdout.rstrip().splitlines(), ""]
 
 
 def tables(peers, programs, rounds):
