@@ -78,8 +78,8 @@ class _Snapshot:
     client: float
     simulating: float
     plans: int
-    hits: int
     nodes: int
+    unread: int
 
 
 @dataclass
@@ -234,7 +234,7 @@ class simulate:
         _C.synchronize()
         now, simulating, _, controller, rows = _C._sim_read()
         s = _C._engine_stats()
-        return _Snapshot(now, rows, controller - simulating, time.thread_time(), simulating, s["plans_built"], s["plan_hits"], s["nodes"])
+        return _Snapshot(now, rows, controller - simulating, time.thread_time(), simulating, s["plans_built"], s["nodes"], s["nodes_dead"])
 
     def _after_optimizer(self, *_):
         if not self._explicit and _active is self:
@@ -297,21 +297,27 @@ def _between(a, b, levels):
 
 @dataclass
 class Estimate:
-    """What running a function once would take: virtual ``seconds``, ``peak_bytes`` of memory on the device, ``flops`` of matrix work."""
+    """What running a function once would take: virtual ``seconds``, ``peak_bytes`` of memory on the device, ``flops`` of matrix work.
+
+    ``unread``: calls whose results nobody could name any more when they were due. They are not computed, on real devices neither, and not counted.
+    """
 
     seconds: float
     peak_bytes: int
     flops: float
+    unread: int
 
     def __str__(self):
-        return f"{_time(self.seconds)}, {_bytes(self.peak_bytes)} at most, {self.flops / 1e9:.4g} GFLOP"
+        left_out = f"; {self.unread} calls whose results nobody reads are left out" if self.unread else ""
+        return f"{_time(self.seconds)}, {_bytes(self.peak_bytes)} at most, {self.flops / 1e9:.4g} GFLOP{left_out}"
 
 
 def estimate(fn, *args, hardware="cpu", devices=1, **kwargs):
     """How long `fn(*args, **kwargs)` would take and how much memory it would need, without running it.
 
     `fn` makes its model itself: tensors from outside hold data and cannot be used. Tensors among the arguments, also in lists and dicts, are replaced by
-    simulated ones of the same shape and dtype.
+    simulated ones of the same shape and dtype. What nobody can name any more is not computed, so let `fn` return what shall be counted, or end in a read
+    or an optimizer's ``step()``; :attr:`Estimate.unread` says how many calls were left out.
 
     Returns:
         an :class:`Estimate`. Its memory is the largest device's, in bytes, and includes the arguments.
@@ -327,9 +333,10 @@ def estimate(fn, *args, hardware="cpu", devices=1, **kwargs):
 
     with simulate(hardware, devices) as sim:
         args, kwargs = stand_in(args), stand_in(kwargs)
+        unread = sim._snapshot().unread
         kept = fn(*args, **kwargs)
         last = sim._snapshot()
         del kept, args, kwargs
     before = [r[9] for r in sim._marks[0].rows]  # what lives of earlier simulations
     peak = max(r[10] - was for r, was in zip(last.rows, before))
-    return Estimate(last.now, peak, math.fsum(r[4] for r in last.rows))
+    return Estimate(last.now, peak, math.fsum(r[4] for r in last.rows), last.unread - unread)

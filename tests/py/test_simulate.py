@@ -229,7 +229,13 @@ def test_estimate():
     found = torch.estimate(lambda x: x @ x, torch.ones(1000, 1000), hardware=HARDWARE)
     assert found.seconds == pytest.approx(2e9 / 0.5e12, rel=0.01)
     assert 8e6 <= found.peak_bytes <= 10e6 and found.flops == 2e9
-    assert "GFLOP" in str(found)
+    assert found.unread == 0 and str(found).endswith("GFLOP")
+
+    def forgets(x):
+        (x @ x).relu()
+
+    found = torch.estimate(forgets, torch.ones(1000, 1000), hardware=HARDWARE)
+    assert found.flops == 0 and found.unread == 2 and "2 calls whose results nobody reads" in str(found)
 
 
 def test_step_by_hand():
@@ -276,6 +282,7 @@ def test_worlds_do_not_mix():
     [
         ({"flops": {}}, "above 0"),
         ({"memory_bandwidth": -1}, "at least 0"),
+        ({"memory": float("inf")}, "memory is inf; a finite number"),
         ({"links": []}, "links"),
         ({"links": [{"bandwidth": 0}]}, "bandwidth above 0"),
         ({"efficiency": {"matmul": 0}}, "efficiency.matmul"),
