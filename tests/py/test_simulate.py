@@ -186,9 +186,12 @@ def test_pipeline_of_a_mesh():
         assert [max(1, h) for h in got.in_flight().values()] == [4, 3, 2, 1]
 
 
-@pytest.mark.parametrize("again", [False, True])
-def test_pipeline_of_a_tied_model(again):
-    """A table on the first stage that the last one reads, and activations made again (or not): stages work beside each other all the same."""
+@pytest.mark.parametrize(("again", "most"), [(False, 0.46), (True, 0.5)])
+def test_pipeline_of_a_tied_model(again, most):
+    """A table on the first stage that the last one reads, and activations made again (or not): stages work beside each other all the same.
+
+    One stage after the other would idle for 0.75, equal stages in 1F1B for 0.27; here it is 0.40 to 0.44, and 0.36 to 0.49 with activations made again:
+    where the stream of calls is cut decides."""
     stages, micro = 4, 8
     with torch.simulate("a100-8x", devices=stages) as sim:
         mesh = torch.init_device_mesh("cuda", (stages, 1), mesh_dim_names=("pp", "dp"))
@@ -205,7 +208,7 @@ def test_pipeline_of_a_tied_model(again):
                     loss = models.next_token_loss(model(a), a)
                 (loss / micro).backward()
             sim.step()
-    assert sim.report().steps[-1].bubble < 0.5  # one stage after the other: 0.75
+    assert sim.report().steps[-1].bubble < most
 
 
 def test_reads_are_waited_for():
