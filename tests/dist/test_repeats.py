@@ -196,20 +196,36 @@ def training_step():
     return step
 
 
+@pytest.fixture
+def on_simulated_device():
+    """Where the stream is cut is then a function of the program: on a real device, a pause of the client (a busy machine) cuts it, too."""
+    with dtorch.simulate("cpu-plain") as sim:
+        sim.step()  # not at every optimizer's step: that waits
+        yield
+
+
+@pytest.mark.usefixtures("on_simulated_device")
 def test_a_changing_learning_rate_keeps_replaying():
     step = training_step()
     for i in range(10):
         step(0.01 / (i + 1)).item()
-    best = 0
-    for _ in range(6):  # on a busy machine the client may pause anywhere, and cut what would have been found
-        before = stats()
-        for i in range(100):
-            step(0.02 / (i + 1)).item()
-        after = stats()
-        best = max(best, (after["calls_replayed"] - before["calls_replayed"]) / (after["calls"] - before["calls"]))
-        if best > 0.6:
-            break
-    assert best > 0.6, after
+    before = stats()
+    for i in range(100):
+        step(0.02 / (i + 1)).item()
+    after = stats()
+    assert after["calls_replayed"] - before["calls_replayed"] > 0.95 * (after["calls"] - before["calls"]) > 0
+
+
+@pytest.mark.usefixtures("on_simulated_device")
+def test_many_steps_need_no_more_plans():
+    step = training_step()
+    for _ in range(20):
+        step().item()
+    before = stats()
+    for _ in range(1000):
+        step().item()
+    after = stats()
+    assert after["plans_built"] == before["plans_built"] and after["plans_found"] >= before["plans_found"] + 1000
 
 
 def test_many_steps_do_not_grow():
@@ -217,14 +233,13 @@ def test_many_steps_do_not_grow():
     for _ in range(300):
         step().item()
     gc.collect()
-    before, memory = stats(), rss()
+    memory = rss()
     for _ in range(3000):
         step().item()
-    after = stats()
     assert rss() - memory < 4 << 20
-    assert after["plans_kept"] <= before["plans_kept"] + 30  # none, but on a busy machine the client may pause anywhere
 
 
+@pytest.mark.usefixtures("on_simulated_device")
 def test_a_new_shape_in_the_middle_costs_its_own_plan():
     x = dtorch.randn(16)
     for _ in range(6):
@@ -239,7 +254,19 @@ def test_a_new_shape_in_the_middle_costs_its_own_plan():
     after = stats()
     assert after["plans_built"] - before["plans_built"] <= 24
     assert after["calls_replayed"] > before["calls_replayed"]
-    np.testing.assert_array_equal(z.numpy(), chain(dtorch.ones(7), 4).numpy())
+
+
+def test_a_new_shape_in_the_middle_changes_no_value():
+    x = dtorch.randn(16)
+    for n in (3, 5, 7) * 3:
+        y = chain(chain(x, 100), 100)
+        z = chain(dtorch.ones(n), 4)
+        w = chain(chain(x, 100), 100)
+        np.testing.assert_array_equal(y.numpy(), w.numpy())
+        one = np.float32(1)
+        for _ in range(4):
+            one = max(one * np.float32(0.5) + np.float32(1), np.float32(0)) - np.float32(0.25)
+        np.testing.assert_array_equal(z.numpy(), np.full(n, one))
 
 
 def test_five_hundred_shapes_in_a_row_are_bounded():
@@ -271,6 +298,7 @@ def test_the_limit_can_be_set():
         dtorch.set_cache_limit(0)
 
 
+@pytest.mark.usefixtures("on_simulated_device")
 def test_reasons_name_what_differed():
     x, w = dtorch.randn(4, 4), dtorch.randn(4, 4)
 
@@ -283,30 +311,17 @@ def test_reasons_name_what_differed():
                 keep.append(y)
         return y.sum().item() + x.sum().item()
 
-    new = {}
-    for op, n in (
-        ("sigmoid", 5),
-        ("sin", 6),
-        ("exp", 7),
-        ("relu", 3),
-        ("cos", 2),
-    ):  # a pause of the client may cut a step and hide a reason
-        for _ in range(4):
-            step()
-        before = stats()
-        step(op=op)
-        step(n=n)
-        step(keep=[])
-        after = stats()
-        new |= {r: k for r, k in after["misses"].items() if k > before["misses"].get(r, 0)}
-        wanted = [
-            any(f"other operator: {o} in place of tanh" in r for r in new for o in ("sigmoid", "sin", "exp", "relu", "cos")),
-            any(r.startswith("other arguments of") or "shape" in r for r in new),
-            any("is still named" in r for r in new),
-        ]
-        if all(wanted):
-            break
-    assert all(wanted), new
+    for _ in range(4):
+        step()
+    before = stats()
+    step(op="sigmoid")
+    step(n=5)
+    step(keep=[])
+    after = stats()
+    new = [r for r, k in after["misses"].items() if k > before["misses"].get(r, 0)]
+    assert "other operator: sigmoid in place of tanh" in new, new
+    assert any(r.startswith("other arguments of") or "shape" in r for r in new), new
+    assert "a result of tanh is still named" in new, new
     assert all(r["file"] == __file__ and r["line"] > 0 for r in after["recent"][-3:]), after["recent"][-3:]
     assert "plans_built" in str(after) and "lately" in str(after)
 
