@@ -122,8 +122,9 @@ static dt_status arena_grow(dt_alloc *a, size_t want) {
         a->arena = NULL;
     }
     a->arena_bytes = want;
-    a->stats.n_alloc--;
-    return dt_alloc_get(a, &a->arena_bytes, &a->arena);
+    DT_TRY(dt_alloc_get(a, &a->arena_bytes, &a->arena));
+    a->stats.n_alloc--; /* the caller counts */
+    return DT_OK;
 }
 
 dt_status dt_alloc_arena(dt_alloc *a, size_t *bytes, void **out) {
