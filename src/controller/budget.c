@@ -85,7 +85,7 @@ static candidate *collect(dt_device d, uint32_t stamp, int *n) {
         int pos = position(v->meta->mesh, d);
         dt_buf *b = pos >= 0 && v->part[pos] ? v->part[pos]->buf : NULL;
         if (!b || !b->bytes) continue;
-        if (b->group < first) {
+        if (b->group - first >= (uint32_t)*n || c[b->group - first].buf != b) { /* numbers of earlier looks stay in buffers, and wrap in the end */
             if (*n == cap) {
                 candidate *t = dt_realloc(c, sizeof *c * (size_t)(cap *= 2));
                 if (!t) break;
