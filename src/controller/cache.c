@@ -260,9 +260,7 @@ size_t dt_cache_reasons(dt_cache_reason *out, size_t cap) {
 
 size_t dt_cache_recent(dt_cache_event *out, size_t cap) {
     pthread_mutex_lock(&lock);
-    uint64_t first = n_recent > RECENT ? n_recent - RECENT : 0;
-    size_t n = 0;
-    for (uint64_t i = first; i < n_recent && n < cap; i++) out[n++] = recent[i % RECENT];
+    size_t n = dt_log_last(recent, sizeof *recent, RECENT, n_recent, out, cap);
     pthread_mutex_unlock(&lock);
     return n;
 }

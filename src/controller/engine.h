@@ -99,5 +99,8 @@ void dt_cache_free(dt_engine *e);
 /* Counts the collective once; returns its entry (NULL: none) for dt_comm_moved. */
 void *dt_comm_count(const dt_coll *c, uint32_t site);
 void dt_comm_moved(void *entry, dt_device sender, uint64_t bytes); /* bytes known only at run time; any thread */
+/* Of a log of n entries so far, `each` bytes long, whose last `size` lie in a ring: those still there into out, oldest first, cap at most. Returns how many. The
+ * log's lock is held. */
+size_t dt_log_last(const void *ring, size_t each, size_t size, uint64_t n, void *out, size_t cap);
 
 #endif

@@ -683,9 +683,7 @@ void dt_order_free(void) {
 
 size_t dt_order_log(dt_order_entry *out, size_t cap) {
     pthread_mutex_lock(&log_lock);
-    uint64_t first = n_entries > LOG ? n_entries - LOG : 0;
-    size_t n = 0;
-    for (uint64_t i = first; i < n_entries && n < cap; i++) out[n++] = entries[i % LOG];
+    size_t n = dt_log_last(entries, sizeof *entries, LOG, n_entries, out, cap);
     pthread_mutex_unlock(&log_lock);
     return n;
 }

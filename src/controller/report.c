@@ -72,6 +72,13 @@ void dt_comm_moved(void *e, dt_device sender, uint64_t bytes) {
     pthread_mutex_unlock(&lock);
 }
 
+size_t dt_log_last(const void *ring, size_t each, size_t size, uint64_t n, void *out, size_t cap) {
+    uint64_t first = n > size ? n - size : 0;
+    size_t k = 0;
+    for (; first + k < n && k < cap; k++) memcpy((char *)out + k * each, (const char *)ring + (first + k) % size * each, each);
+    return k;
+}
+
 size_t dt_comm_report(dt_comm_entry *out, size_t cap) {
     pthread_mutex_lock(&lock);
     size_t n = 0;
