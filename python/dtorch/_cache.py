@@ -37,7 +37,7 @@ def cache_stats():
       recent: the last 64 of both, oldest first: dicts of text, replay (True: a mismatch), file, line
 
     A reason reads "other shape of input 0 of add", "other operator: mul in place of add", "a result of mm is still named", "memory that may not be
-    overwritten as input 0 of add_"; counts by reason are bounded: from the 256th different reason on they share one entry.
+    overwritten as input 0 of add_"; counts by reason are bounded: from the 255th different reason on they are "others".
     """
     counters, reasons, recent = _C._cache_stats()
     return CacheStats(

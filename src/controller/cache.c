@@ -1,9 +1,9 @@
 /* Plans by key, and, on request, what keeps a plan from being found.
  *
  * Bounded: the least recently used plan leaves when the limit is reached (DTORCH_PLANS, dt_cache_limit; 256). Reasons are counted by text, at most
- * REASONS different ones, and the last RECENT of them are kept with the line of the call. A subgraph that needs a new plan is compared with the cached plan
- * that begins with the most calls to the same operators: the first thing that differs is the reason. That search costs a fraction of
- * building the plan.
+ * REASONS different ones (the rest are "others"), and the last RECENT of them are kept with the line of the call. A subgraph that needs a new plan is
+ * compared with the cached plan that begins with the most calls to the same operators: the first thing that differs is the reason. That search costs a
+ * fraction of building the plan.
  *
  * Threads: the controller's, but for the counters that dt_cache_stats_get, dt_cache_reasons and dt_cache_recent read under a lock. */
 #include <pthread.h>
@@ -37,16 +37,20 @@ size_t dt_cache_limit_get(void) {
 void dt_cache_limit(size_t plans) { atomic_store(&limit, plans ? plans : 1); }
 
 /* ---- reasons ----------------------------------------------------------------------------------------------------------------------------- */
-static void add_reason(bool replay, const char *text, uint32_t site) {
+static dt_cache_reason *reason_of(bool replay, const char *text, size_t most) {
     size_t i = 0;
     while (i < n_reasons && (reasons[i].replay != replay || strcmp(reasons[i].text, text) != 0)) i++;
-    if (i == n_reasons && i == REASONS) i = REASONS - 1; /* so many different ones that the last counts for the rest */
     if (i == n_reasons) {
+        if (i >= most) return reason_of(replay, "others", REASONS); /* two more: plans and repeats each have theirs */
         n_reasons++;
         reasons[i].replay = replay;
         strcpy(reasons[i].text, text);
     }
-    reasons[i].count++;
+    return &reasons[i];
+}
+
+static void add_reason(bool replay, const char *text, uint32_t site) {
+    reason_of(replay, text, REASONS - 2)->count++;
     dt_cache_event *r = &recent[n_recent++ % RECENT];
     r->replay = replay;
     r->site = site;
@@ -263,11 +267,4 @@ size_t dt_cache_recent(dt_cache_event *out, size_t cap) {
     size_t n = dt_log_last(recent, sizeof *recent, RECENT, n_recent, out, cap);
     pthread_mutex_unlock(&lock);
     return n;
-}
-
-void dt_cache_stats_reset(void) {
-    pthread_mutex_lock(&lock);
-    n_reasons = n_recent = 0;
-    memset(reasons, 0, sizeof reasons);
-    pthread_mutex_unlock(&lock);
 }

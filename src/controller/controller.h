@@ -46,7 +46,6 @@ typedef struct dt_cache_event {
 void dt_cache_stats_get(dt_cache_stats *out);
 size_t dt_cache_reasons(dt_cache_reason *out, size_t cap); /* how many there are */
 size_t dt_cache_recent(dt_cache_event *out, size_t cap);   /* the last 64 at most, oldest first; how many were written */
-void dt_cache_stats_reset(void);                           /* forgets the reasons */
 void dt_cache_limit(size_t plans);                         /* how many plans are kept; at least 1 */
 size_t dt_cache_limit_get(void);
 
