@@ -62,7 +62,7 @@ static inline int64_t dt_wino_odd_lines(int64_t floats) { /* so that the 16 elem
     int64_t lines = (floats + 15) / 16;
     return (lines | 1) * 16;
 }
-/* 3 x 3 at unit steps in two dimensions, wide enough to pay. `off`: the source pixel where the first tile begins. */
+/* 3 x 3 at unit steps in two dimensions, wide enough to pay. */
 static inline bool dt_wino_fits(const dt_conv_geom *g, dt_dtype dtype) {
     bool form = dtype == DT_float32 && g->G == 1 && g->k[0] == 1 && g->in[0] == 1 && g->out[0] == 1 && g->pad[0] == 0;
     for (int d = 1; d < 3; d++) form = form && g->k[d] == 3 && g->stride[d] == 1 && g->dil[d] == 1;

@@ -33,6 +33,23 @@ def test_against_float64(shape):
         assert np.abs(got - want).max() <= 1e-5 * np.abs(want).max()
 
 
+@pytest.mark.parametrize("value", [np.inf, -np.inf, np.nan])
+@pytest.mark.parametrize("at", [(0, 0), (7, 7), (6, 9), (8, 16)])
+def test_what_is_not_finite_stays_where_the_plain_sum_has_it(at, value):
+    def run(dtype):
+        g = np.random.default_rng(0)
+        x, w, gy = g.standard_normal((1, 32, 17, 17)), g.standard_normal((24, 32, 3, 3)), g.standard_normal((1, 24, 17, 17))
+        x[0, 3][at] = gy[0, 5][at] = value
+        tx, tw = (dtorch.tensor(a, dtype=dtype, requires_grad=True) for a in (x, w))
+        y = F.conv2d(tx, tw, padding=1)
+        return [np.isfinite(t.numpy()) for t in (y.detach(), *dtorch.autograd.grad(y, [tx, tw], dtorch.tensor(gy, dtype=dtype)))]
+
+    got, want = run(dtorch.float32), run(dtorch.float64)
+    for a, b in zip(got[:2], want[:2]):
+        np.testing.assert_array_equal(a, b)
+    np.testing.assert_array_equal(got[2].all((2, 3)), want[2].all((2, 3)))  # of the weight: any tap of the same channels
+
+
 def test_one_by_one_is_a_matrix_product():
     g = np.random.default_rng(0)
     x, w, gy = (dtorch.tensor(g.standard_normal(s), dtype=dtorch.float32) for s in ((3, 20, 7, 9), (30, 20, 1, 1), (3, 30, 7, 9)))

@@ -7,7 +7,8 @@
  *   conv_weight M_e[c][o]    = V_e'[c][tile] . D_e[tile][o]    F(3 x 3, 2 x 2): D the tiles of the result's gradient; same V
  *
  * The points are 0, 1, -1 and infinity: only additions and halves, and errors no larger than those of the plain sum (which has more terms). What is
- * not small in a tile rounds all of it, and an infinity reaches all pixels of its tile as NaN.
+ * large in a tile rounds all of it. An infinity reaches the pixels that it reaches in the plain sum, but may be NaN there; in the gradient of the
+ * weight it reaches all nine taps of its channels.
  *
  * Channels are lanes: planes are transposed as they are read and written (transpose.h), so the size of the image does not matter. Blocks of tile rows
  * go through the three phases (transform, products, transform) one after the other, small enough for the last cache level; blocks depend on the
@@ -43,6 +44,17 @@ static strip strip_at(const wino *s, int64_t at, int64_t end) {
     int64_t r = s->row0 + at;
     strip t = {r / s->p.TH, r % s->p.TH, end - at};
     if (t.len > s->p.TH - t.first) t.len = s->p.TH - t.first;
+    return t;
+}
+
+/* Task i of `tasks`: a vector of channels, and tile rows [at, end) of the block. */
+typedef struct part {
+    int64_t c0, channels, at, end;
+} part;
+static part part_of(const wino *s, int64_t i, int64_t channels) {
+    part t = {.c0 = i / s->chunks * LANES, .at = i % s->chunks * s->chunk};
+    t.channels = channels - t.c0 < LANES ? channels - t.c0 : LANES;
+    t.end = t.at + s->chunk < s->rows ? t.at + s->chunk : s->rows;
     return t;
 }
 
@@ -83,23 +95,22 @@ static void source_task(void *arg, int64_t i) {
     const wino *s = arg;
     const dt_wino *p = &s->p;
     float pixels[4 * DT_WINO_WIDTH * LANES] __attribute__((aligned(64)));
-    int64_t c0 = i / s->chunks * LANES, at = i % s->chunks * s->chunk, end = at + s->chunk < s->rows ? at + s->chunk : s->rows;
-    int64_t channels = p->C - c0 < LANES ? p->C - c0 : LANES, plane = p->H * p->W;
-    while (at < end) {
-        strip t = strip_at(s, at, end);
+    part q = part_of(s, i, p->C);
+    int64_t plane = p->H * p->W;
+    for (strip t; q.at < q.end; q.at += t.len) {
+        t = strip_at(s, q.at, q.end);
         int64_t lo = 2 * t.first + s->off[0], hi = lo + 2 * t.len + 2, top = lo;
         if (lo < 0) lo = 0;
         if (hi > p->H) hi = p->H;
         if (hi > lo) {
-            int64_t from = (t.n * p->C + c0) * plane + lo * p->W;
-            to_lanes(s->src + from, plane, channels, (hi - lo) * p->W, p->N * p->C * plane - from, pixels);
+            int64_t from = (t.n * p->C + q.c0) * plane + lo * p->W;
+            to_lanes(s->src + from, plane, q.channels, (hi - lo) * p->W, p->N * p->C * plane - from, pixels);
         }
         for (int64_t r = 0; r < t.len; r++, top += 2) {
             const float *row[4];
             for (int k = 0; k < 4; k++) row[k] = top + k >= lo && top + k < hi ? pixels + (top + k - lo) * p->W * LANES : NULL;
-            source_tiles(row, s->off[1], p->W, p->TW, s->V + (at + r) * p->TW * p->ldc + c0, p->ve, p->ldc);
+            source_tiles(row, s->off[1], p->W, p->TW, s->V + (q.at + r) * p->TW * p->ldc + q.c0, p->ve, p->ldc);
         }
-        at += t.len;
     }
 }
 
@@ -122,15 +133,15 @@ static void result_task(void *arg, int64_t i) {
     const wino *s = arg;
     const dt_wino *p = &s->p;
     float pixels[2 * DT_WINO_WIDTH * LANES] __attribute__((aligned(64)));
-    int64_t o0 = i / s->chunks * LANES, at = i % s->chunks * s->chunk, end = at + s->chunk < s->rows ? at + s->chunk : s->rows;
-    int64_t channels = p->O - o0 < LANES ? p->O - o0 : LANES, plane = p->OH * p->OW;
+    part q = part_of(s, i, p->O);
+    int64_t plane = p->OH * p->OW;
     lanes bias = {0};
-    if (s->bias) memcpy(&bias, s->bias + o0, (size_t)channels * sizeof(float));
-    while (at < end) {
-        strip t = strip_at(s, at, end);
+    if (s->bias) memcpy(&bias, s->bias + q.c0, (size_t)q.channels * sizeof(float));
+    for (strip t; q.at < q.end; q.at += t.len) {
+        t = strip_at(s, q.at, q.end);
         int64_t top = 2 * t.first, bottom = top + 2 * t.len < p->OH ? top + 2 * t.len : p->OH;
         for (int64_t r = 0; r < t.len; r++) {
-            const float *m = s->M + (at + r) * p->TW * p->ldm + o0;
+            const float *m = s->M + (q.at + r) * p->TW * p->ldm + q.c0;
             float *to = pixels + 2 * r * p->OW * LANES;
             bool second = top + 2 * r + 1 < p->OH;
             for (int64_t j = 0; j < p->TW; j++, m += p->ldm) {
@@ -142,8 +153,7 @@ static void result_task(void *arg, int64_t i) {
                 }
             }
         }
-        from_lanes(pixels, (bottom - top) * p->OW, s->dst + (t.n * p->O + o0) * plane + top * p->OW, plane, channels);
-        at += t.len;
+        from_lanes(pixels, (bottom - top) * p->OW, s->dst + (t.n * p->O + q.c0) * plane + top * p->OW, plane, q.channels);
     }
 }
 
@@ -153,17 +163,17 @@ static void gradient_task(void *arg, int64_t i) {
     const dt_wino *p = &s->p;
     const lanes half = (lanes){0} + 0.5f;
     float pixels[2 * DT_WINO_WIDTH * LANES] __attribute__((aligned(64)));
-    int64_t o0 = i / s->chunks * LANES, at = i % s->chunks * s->chunk, end = at + s->chunk < s->rows ? at + s->chunk : s->rows;
-    int64_t channels = p->O - o0 < LANES ? p->O - o0 : LANES, plane = p->OH * p->OW;
-    float *panel = s->U + o0 / NR * NR * p->tiles + o0 % NR;
-    while (at < end) {
-        strip t = strip_at(s, at, end);
+    part q = part_of(s, i, p->O);
+    int64_t plane = p->OH * p->OW;
+    float *panel = s->U + q.c0 / NR * NR * p->tiles + q.c0 % NR;
+    for (strip t; q.at < q.end; q.at += t.len) {
+        t = strip_at(s, q.at, q.end);
         int64_t top = 2 * t.first, bottom = top + 2 * t.len < p->OH ? top + 2 * t.len : p->OH;
-        int64_t from = (t.n * p->O + o0) * plane + top * p->OW;
-        to_lanes(s->grad + from, plane, channels, (bottom - top) * p->OW, p->N * p->O * plane - from, pixels);
+        int64_t from = (t.n * p->O + q.c0) * plane + top * p->OW;
+        to_lanes(s->grad + from, plane, q.channels, (bottom - top) * p->OW, p->N * p->O * plane - from, pixels);
         for (int64_t r = 0; r < t.len; r++) {
             const float *row = pixels + 2 * r * p->OW * LANES;
-            float *to = panel + (at + r) * p->TW * NR;
+            float *to = panel + (q.at + r) * p->TW * NR;
             bool second = top + 2 * r + 1 < p->OH;
             for (int64_t j = 0; j < p->TW; j++, to += NR) {
                 lanes g[2][2] = {{{0}}}, h[4][2];
@@ -185,7 +195,6 @@ static void gradient_task(void *arg, int64_t i) {
                 }
             }
         }
-        at += t.len;
     }
 }
 
@@ -210,32 +219,42 @@ static void filter(const float *w, bool turned, float *u, int64_t ue) {
     }
 }
 
-/* L output channels by FILTERS input channels, to panels: U[e][panel][c][NR]. */
+/* Task i: a vector of output channels by FILTERS input channels. */
+typedef struct filters {
+    int64_t o0, channels, c0, n;
+} filters;
+static filters filters_of(const dt_wino *p, int64_t i) {
+    int64_t blocks = (p->C + FILTERS - 1) / FILTERS;
+    filters f = {.o0 = i / blocks * LANES, .c0 = i % blocks * FILTERS};
+    f.channels = p->O - f.o0 < LANES ? p->O - f.o0 : LANES;
+    f.n = p->C - f.c0 < FILTERS ? p->C - f.c0 : FILTERS;
+    return f;
+}
+
+/* To panels: U[e][panel][c][NR]. */
 static void filter_task(void *arg, int64_t i) {
     const wino *s = arg;
     const dt_wino *p = &s->p;
     float taps[FILTERS * 9 * LANES] __attribute__((aligned(64)));
-    int64_t blocks = (p->C + FILTERS - 1) / FILTERS, o0 = i / blocks * LANES, c0 = i % blocks * FILTERS;
-    int64_t channels = p->O - o0 < LANES ? p->O - o0 : LANES, n = p->C - c0 < FILTERS ? p->C - c0 : FILTERS;
-    float *u = s->U + o0 / NR * NR * p->C + o0 % NR;
+    filters f = filters_of(p, i);
+    float *u = s->U + f.o0 / NR * NR * p->C + f.o0 % NR;
     int64_t total = p->O * p->C * 9;
-    if (!s->turned) to_lanes(s->w + (o0 * p->C + c0) * 9, p->C * 9, channels, n * 9, total - (o0 * p->C + c0) * 9, taps);
-    for (int64_t c = 0; c < n; c++) {
-        int64_t from = ((c0 + c) * p->O + o0) * 9;
-        if (s->turned) to_lanes(s->w + from, 9, channels, 9, total - from, taps + c * 9 * LANES);
-        filter(taps + c * 9 * LANES, s->turned, u + (c0 + c) * NR, p->ue);
+    if (!s->turned) to_lanes(s->w + (f.o0 * p->C + f.c0) * 9, p->C * 9, f.channels, f.n * 9, total - (f.o0 * p->C + f.c0) * 9, taps);
+    for (int64_t c = 0; c < f.n; c++) {
+        int64_t from = ((f.c0 + c) * p->O + f.o0) * 9;
+        if (s->turned) to_lanes(s->w + from, 9, f.channels, 9, total - from, taps + c * 9 * LANES);
+        filter(taps + c * 9 * LANES, s->turned, u + (f.c0 + c) * NR, p->ue);
     }
 }
 
-/* The gradient of the weight from its products M[e][c][o], through A': L output channels by FILTERS input channels. */
+/* The gradient of the weight from its products M[e][c][o], through A'. */
 static void kernel_task(void *arg, int64_t i) {
     const wino *s = arg;
     const dt_wino *p = &s->p;
     float taps[FILTERS * 9 * LANES] __attribute__((aligned(64)));
-    int64_t blocks = (p->C + FILTERS - 1) / FILTERS, o0 = i / blocks * LANES, c0 = i % blocks * FILTERS;
-    int64_t channels = p->O - o0 < LANES ? p->O - o0 : LANES, n = p->C - c0 < FILTERS ? p->C - c0 : FILTERS;
-    for (int64_t c = 0; c < n; c++) {
-        const float *m = s->M + (c0 + c) * p->ldm + o0;
+    filters f = filters_of(p, i);
+    for (int64_t c = 0; c < f.n; c++) {
+        const float *m = s->M + (f.c0 + c) * p->ldm + f.o0;
         lanes h[4][3];
         for (int k = 0; k < 4; k++) {
             lanes a = *(const lanes *)(m + 4 * k * p->me), b = *(const lanes *)(m + (4 * k + 1) * p->me), d = *(const lanes *)(m + (4 * k + 2) * p->me),
@@ -251,7 +270,7 @@ static void kernel_task(void *arg, int64_t i) {
             *(lanes *)(to + 6 * LANES) = h[1][b] + h[2][b] - h[3][b];
         }
     }
-    from_lanes(taps, n * 9, s->dst + (o0 * p->C + c0) * 9, p->C * 9, channels);
+    from_lanes(taps, f.n * 9, s->dst + (f.o0 * p->C + f.c0) * 9, p->C * 9, f.channels);
 }
 
 /* ---- the 16 products ---- */
