@@ -146,11 +146,7 @@ void DT_ISA_FN(reduce_rows)(const dt_reduce_rows *r, int64_t rows, const void *x
 /* ---- columns in the fusion interpreter: what `column_block` and `combine` do ---- */
 #define DEFINE_COLUMNS(S, T)                                                                             \
     static void columns_add_##S(int64_t at, int64_t rows, int64_t n, const T *x, T *part, double *acc) { \
-        for (int64_t r = 0; r < rows; r++, x += n) {                                                     \
-            for (int64_t c = 0; c < n; c++) part[c] += x[c];                                             \
-            if ((at + r + 1) % 32) continue;                                                             \
-            for (int64_t c = 0; c < n; c++) acc[c] += part[c], part[c] = 0;                              \
-        }                                                                                                \
+        for (int64_t r = 0; r < rows; r++, x += n) add_row_##S(at + r, n, x, part, acc);                 \
     }                                                                                                    \
     static void columns_end_##S(int64_t n, const T *part, double *acc) {                                 \
         for (int64_t c = 0; c < n; c++) acc[c] += part[c];                                               \

@@ -79,6 +79,13 @@ static A F(output)(const red_job *j, int64_t o, int64_t g) {
     }
 }
 
+/* Row number `at` of a sum over rows: added to part, which folds into acc every 32 rows. */
+static inline void F(add_row)(int64_t at, int64_t w, const T *x, T *part, A *acc) {
+    for (int64_t c = 0; c < w; c++) part[c] += x[c];
+    if ((at + 1) % 32) return;
+    for (int64_t c = 0; c < w; c++) acc[c] += part[c], part[c] = 0;
+}
+
 /* acc[c] = reduction over segment g of outputs o .. o + w, which are neighbours in memory. f32 sums fold into f64 every 32 rows. */
 static void F(column_block)(const red_job *j, int64_t o, int64_t w, int64_t g, A *acc) {
     int64_t idx[DT_MAX_DIM], len[DT_MAX_DIM];
@@ -98,13 +105,9 @@ static void F(column_block)(const red_job *j, int64_t o, int64_t w, int64_t g, A
             F(map)(j->kind, buf, w);
             x = buf;
         }
-        if (sum) {
-            for (int64_t c = 0; c < w; c++) part[c] += x[c];
-            if (++rows == 32) {
-                for (int64_t c = 0; c < w; c++) acc[c] += part[c], part[c] = 0;
-                rows = 0;
-            }
-        } else if (j->kind == RED_PROD)
+        if (sum)
+            F(add_row)(rows++, w, x, part, acc);
+        else if (j->kind == RED_PROD)
             for (int64_t c = 0; c < w; c++) acc[c] *= x[c];
         else if (j->kind == RED_MAX)
             for (int64_t c = 0; c < w; c++) acc[c] = (x[c] > acc[c]) | IS_NAN(x[c]) ? x[c] : acc[c];
