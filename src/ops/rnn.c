@@ -84,13 +84,13 @@ static dt_status infer_layer(dt_node *n) {
 static dt_status infer_backward(dt_node *n) {
     const dt_rnn_attr *a = n->attr;
     const dt_meta *y = n->in[DT_RNN_Y], *h0 = n->in[DT_RNN_BH0], *w = n->in[DT_RNN_BW], *wr = n->in[DT_RNN_BWR];
-    dt_dtype work = (dt_dtype)y->dtype, none = work;
+    dt_dtype work = (dt_dtype)y->dtype;
     int64_t P = h0->shape[1], GH = w->shape[0], H = GH / dt_rnn_gates(a->mode);
     for (int i = 0; i < DT_RNN_BSIZES; i++)
         if (n->in[i]) n->cast[i] = (uint8_t)work;
     if (n->in[DT_RNN_BSIZES]) n->cast[DT_RNN_BSIZES] = DT_int64;
     DT_TRY(dt_node_outs(n, DT_RNN_BACK_OUT));
-    for (int i = 0; i < DT_RNN_BACK_OUT; i++) n->out[i] = (dt_type){none, 1, {0}};
+    for (int i = 0; i < DT_RNN_BACK_OUT; i++) n->out[i] = (dt_type){work, 1, {0}};
     n->out[DT_RNN_GATES] = like(work, y, GH);
     n->out[DT_RNN_DH] = like(work, h0, P);
     if (a->mode == DT_RNN_LSTM) n->out[DT_RNN_DC] = like(work, h0, H);
@@ -101,25 +101,20 @@ static dt_status infer_backward(dt_node *n) {
 }
 
 /* ---- placements: the batch ---- */
-static dt_placement batch(const dt_meta *m) { return m && m->ndim == 3 ? DT_S(1) : m && m->ndim == 2 ? DT_S(0) : DT_R; }
+static dt_placement batch(int ndim) { return ndim == 3 ? DT_S(1) : ndim == 2 ? DT_S(0) : DT_R; }
 
-static dt_status place_layer(const dt_node *n, dt_rules *r) {
+/* Inputs first to last have the batch, and so have all results but the empty ones. */
+static dt_status place(const dt_node *n, dt_rules *r, int first, int last, int sizes) {
     dt_placement *in, *out;
-    if (n->in[DT_RNN_SIZES]) return DT_OK;
+    if (n->in[sizes]) return DT_OK;
     DT_TRY(dt_rule_add(r, &in, &out));
-    for (int i = DT_RNN_X; i <= DT_RNN_C0; i++) in[i] = batch(n->in[i]);
-    for (int i = 0; i < n->n_out; i++) out[i] = n->out[i].ndim == 3 ? DT_S(1) : n->out[i].ndim == 2 ? DT_S(0) : DT_R;
+    for (int i = first; i <= last; i++)
+        if (n->in[i]) in[i] = batch(n->in[i]->ndim);
+    for (int i = 0; i < n->n_out; i++) out[i] = batch(n->out[i].ndim);
     return DT_OK;
 }
-
-static dt_status place_backward(const dt_node *n, dt_rules *r) {
-    dt_placement *in, *out;
-    if (n->in[DT_RNN_BSIZES]) return DT_OK;
-    DT_TRY(dt_rule_add(r, &in, &out));
-    for (int i = DT_RNN_GY; i <= DT_RNN_BC0; i++) in[i] = batch(n->in[i]);
-    for (int i = 0; i < n->n_out; i++) out[i] = n->out[i].ndim == 3 ? DT_S(1) : n->out[i].ndim == 2 ? DT_S(0) : DT_R;
-    return DT_OK;
-}
+static dt_status place_layer(const dt_node *n, dt_rules *r) { return place(n, r, DT_RNN_X, DT_RNN_C0, DT_RNN_SIZES); }
+static dt_status place_backward(const dt_node *n, dt_rules *r) { return place(n, r, DT_RNN_GY, DT_RNN_BC0, DT_RNN_BSIZES); }
 
 /* ---- the same in plain ops: for gradients of gradients ---- */
 typedef struct states {

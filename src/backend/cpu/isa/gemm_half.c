@@ -68,7 +68,7 @@ static void multiply_converted(const dt_gemm *g, const uint16_t *a, const uint16
 #define PAIRS __attribute__((target("avx512bf16")))
 static bool has_pairs(const dt_gemm *g) { return g->dtype == DT_bfloat16 && __builtin_cpu_supports("avx512bf16"); }
 
-static uint32_t pair(const uint16_t *s, int64_t stride, bool both) { return s[0] | (both ? (uint32_t)s[stride] << 16 : 0); }
+static uint32_t pair(const uint16_t *s, int64_t stride) { return s[0] | (uint32_t)s[stride] << 16; }
 
 /* Rows of pairs: to[p * ld + j] = (s[2p][j], s[2p + 1][j]); a missing last one is 0. */
 static void interleave(const uint16_t *s, int64_t rs, int64_t cs, int64_t k, int64_t n, uint32_t *to, int64_t ld) {
@@ -96,7 +96,7 @@ static void pack_b_pairs(const uint16_t *b, int64_t rs, int64_t cs, int64_t k, i
             to_lanes_ld((const float *)(const void *)from, cs / 2, c, k / 2, (c - 1) * (cs / 2) + k / 2, (float *)(void *)to + j, NR);
         else
             for (int64_t l = 0; l < c; l++)
-                for (int64_t p = 0; p < k / 2; p++) to[p * NR + j + l] = pair(from + l * cs + 2 * p, 1, true);
+                for (int64_t p = 0; p < k / 2; p++) to[p * NR + j + l] = pair(from + l * cs + 2 * p, 1);
         for (int64_t l = 0; k % 2 && l < c; l++) to[k / 2 * NR + j + l] = from[l * cs + k - 1];
     }
 }
@@ -113,7 +113,7 @@ static void pack_a_pairs(const uint16_t *a, int64_t rs, int64_t cs, int64_t m, i
             if (cs == 1)
                 memcpy(to + i * BK, from, (size_t)(k / 2) * 4);
             else
-                for (int64_t p = 0; p < k / 2; p++) to[i * BK + p] = pair(from + 2 * p * cs, cs, true);
+                for (int64_t p = 0; p < k / 2; p++) to[i * BK + p] = pair(from + 2 * p * cs, cs);
             if (k % 2) to[i * BK + k / 2] = from[(k - 1) * cs];
         }
 }

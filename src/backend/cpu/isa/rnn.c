@@ -104,8 +104,7 @@ static void first_phase(void *arg, int64_t i) { run_phase(arg, ((job *)arg)->s->
 static void second_phase(void *arg, int64_t i) { run_phase(arg, ((job *)arg)->s->step, ((job *)arg)->s->tasks_a + i); }
 
 /* ---- steps one by one, where nothing is packed ---- */
-static dt_gemm product_of(const rnn *s, dt_dtype dtype, int64_t m, int64_t n, int64_t k, const void *a, const void *b, bool turned, void *c) {
-    (void)s;
+static dt_gemm product_of(dt_dtype dtype, int64_t m, int64_t n, int64_t k, const void *a, const void *b, bool turned, void *c) {
     return (dt_gemm){.dtype = dtype, .m = m, .n = n, .k = k, .a = a, .b = b, .ars = k, .acs = 1, .brs = turned ? 1 : n, .bcs = turned ? k : 1, .c = c};
 }
 
@@ -116,17 +115,17 @@ static void direct_forward(job *j, dt_dtype dtype, dt_team *team) {
         int64_t t = s->reverse ? s->d.steps - 1 - s->step : s->step, was = before_of(s, t), n = rows_of(s, t),
                 old = is_step(s, was) ? smaller(n, rows_of(s, was)) : 0;
         if (old) {
-            dt_gemm g = product_of(s, dtype, old, GH, P, (char *)s->y + s->off[was] * P * size, s->w, true, s->product);
+            dt_gemm g = product_of(dtype, old, GH, P, (char *)s->y + s->off[was] * P * size, s->w, true, s->product);
             DT_ISA_FN(gemm_run)(&g, team);
         }
         if (n > old) {
-            dt_gemm g = product_of(s, dtype, n - old, GH, P, (const char *)s->h0 + old * P * size, s->w, true, (char *)s->product + old * GH * size);
+            dt_gemm g = product_of(dtype, n - old, GH, P, (const char *)s->h0 + old * P * size, s->w, true, (char *)s->product + old * GH * size);
             DT_ISA_FN(gemm_run)(&g, team);
         }
         dt_team_run(team, first_phase, j, s->tasks_a);
         if (!s->d.projected || n == 0) continue;
         char *to = (char *)s->y + s->off[t] * P * size;
-        dt_gemm g = product_of(s, dtype, n, P, s->d.H, s->inner, s->wr, true, to);
+        dt_gemm g = product_of(dtype, n, P, s->d.H, s->inner, s->wr, true, to);
         DT_ISA_FN(gemm_run)(&g, team);
         memcpy(s->hn, to, (size_t)(n * P * size));
     }
@@ -138,12 +137,12 @@ static void direct_backward(job *j, dt_dtype dtype, dt_team *team) {
     for (s->step = 0; s->step <= s->d.steps; s->step++) {
         int64_t t = s->reverse ? s->step : s->d.steps - 1 - s->step, later = s->reverse ? t - 1 : t + 1;
         if (s->step > 0) {
-            dt_gemm g = product_of(s, dtype, rows_of(s, later), P, GH, (char *)s->dxh + s->off[later] * GH * size, s->w, false, s->product);
+            dt_gemm g = product_of(dtype, rows_of(s, later), P, GH, (char *)s->dxh + s->off[later] * GH * size, s->w, false, s->product);
             DT_ISA_FN(gemm_run)(&g, team);
         }
         dt_team_run(team, first_phase, j, s->tasks_a);
         if (!s->d.projected || s->step == s->d.steps) continue;
-        dt_gemm g = product_of(s, dtype, rows_of(s, t), s->d.H, P, (char *)s->dy + s->off[t] * P * size, s->wr, false, s->inner);
+        dt_gemm g = product_of(dtype, rows_of(s, t), s->d.H, P, (char *)s->dy + s->off[t] * P * size, s->wr, false, s->inner);
         DT_ISA_FN(gemm_run)(&g, team);
         dt_team_run(team, second_phase, j, s->tasks_b);
     }

@@ -201,7 +201,8 @@ static void F(forward)(rnn *s, int64_t step, int64_t r0, int64_t r1, int64_t j, 
 }
 
 /* ---- backward ---- */
-/* What state the step before t left in sequence i: `width` numbers a row, at `from` rows of `data` where there was one, else in the initial state. */
+/* What state the step before t left in sequence i: in `data`, `row` numbers from row to row, where
+ * there was one, else in the initial state, whose rows are `width` long. */
 static inline const T *F(state_before)(const rnn *s, int64_t t, int64_t i, const T *data, int64_t row, const T *initial, int64_t width) {
     int64_t was = before_of(s, t);
     return is_step(s, was) && i < rows_of(s, was) ? data + (s->off[was] + i) * row : initial + i * width;
