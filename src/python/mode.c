@@ -232,30 +232,30 @@ static dt_status limit_request(dt_device d, int64_t bytes, int what) {
     dt_ring_publish(dt_engine_ring());
     return DT_OK;
 }
-static PyObject *memory_stats(PyObject *m, PyObject *args) {
+/* What the device of `args` holds; waits for it. */
+static int stats_wait(PyObject *args, const char *format, bool new_peaks, dt_memory_stats *out) {
     PyObject *o = NULL;
     dt_device d;
     dt_future *f;
-    if (!PyArg_ParseTuple(args, "|O:memory_stats", &o) || device_arg(o, &d) < 0) return NULL;
-    DT_PY_CHECK(stats_request(d, false, &f));
+    if (!PyArg_ParseTuple(args, format, &o) || device_arg(o, &d) < 0) return -1;
+    dt_status s = stats_request(d, new_peaks, &f);
+    if (s) return dt_py_raise_int(s);
     int r = dt_py_wait(f);
-    dt_memory_stats s = *(dt_memory_stats *)f->buf->data;
+    if (r == 0) *out = *(dt_memory_stats *)f->buf->data;
     dt_future_unref(f);
-    if (r < 0) return NULL;
+    return r;
+}
+static PyObject *memory_stats(PyObject *m, PyObject *args) {
+    dt_memory_stats s;
+    if (stats_wait(args, "|O:memory_stats", false, &s) < 0) return NULL;
     return Py_BuildValue("{s:L,s:L,s:L,s:L,s:L,s:L,s:L,s:L,s:L,s:L}", "allocated", (long long)s.allocated, "allocated_peak", (long long)s.allocated_peak,
                          "reserved", (long long)s.reserved, "reserved_peak", (long long)s.reserved_peak, "limit", (long long)s.limit, "n_alloc",
                          (long long)s.n_alloc, "n_oom", (long long)s.n_oom, "budget", (long long)s.budget, "evicted", (long long)s.evicted, "evicted_bytes",
                          (long long)s.evicted_bytes);
 }
 static PyObject *reset_peak_memory_stats(PyObject *m, PyObject *args) {
-    PyObject *o = NULL;
-    dt_device d;
-    dt_future *f;
-    if (!PyArg_ParseTuple(args, "|O:reset_peak_memory_stats", &o) || device_arg(o, &d) < 0) return NULL;
-    DT_PY_CHECK(stats_request(d, true, &f));
-    int r = dt_py_wait(f);
-    dt_future_unref(f);
-    if (r < 0) return NULL;
+    dt_memory_stats s;
+    if (stats_wait(args, "|O:reset_peak_memory_stats", true, &s) < 0) return NULL;
     Py_RETURN_NONE;
 }
 static PyObject *set_memory_limit(PyObject *m, PyObject *args) {
