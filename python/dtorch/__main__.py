@@ -52,6 +52,8 @@ def _simulate(argv):
             runpy.run_path(options.script, run_name="__main__")
         except SystemExit as e:
             status = e.code if isinstance(e.code, int) else int(e.code is not None)
+            if status and not isinstance(e.code, int):
+                print(e.code, file=sys.stderr)  # as the interpreter does
     print(simulation.report())
     return status
 

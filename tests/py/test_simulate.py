@@ -318,16 +318,18 @@ def test_autocast_reaches_simulated_devices():
         assert (torch.ones(4, 4) @ torch.ones(4, 4)).dtype == torch.bfloat16
 
 
-def test_command(tmp_path):
+@pytest.mark.parametrize("end, status", [("", 0), ("sys.exit(3)", 3), ("sys.exit('enough')", 1)])
+def test_command(tmp_path, end, status):
     script = tmp_path / "train.py"
     lines = ["import sys", "import dtorch as torch", "m = torch.init_device_mesh('cpu', (4,))"]
-    script.write_text("\n".join([*lines, "print(sys.argv[1], torch.ones(4, device_mesh=m).sum().item())"]))
+    script.write_text("\n".join([*lines, "print(sys.argv[1], torch.ones(4, device_mesh=m).sum().item())", end]))
     hardware = tmp_path / "mine.json"
     hardware.write_text(json.dumps(HARDWARE))
     command = [sys.executable, "-m", "dtorch", "simulate", "--hardware", str(hardware), "--devices", "4", str(script), "hello"]
     done = subprocess.run(command, capture_output=True, text=True, timeout=120)
-    assert done.returncode == 0, done.stderr
+    assert done.returncode == status, done.stderr
     assert done.stdout.startswith("hello 0.0\n4 x test: ")
+    assert done.stderr == ("enough\n" if status == 1 else "")
 
 
 def test_real_and_simulated_work_in_one_stream():
