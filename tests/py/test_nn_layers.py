@@ -3,6 +3,7 @@
 FRAMEWORK=torch runs the same tests on PyTorch.
 """
 
+import copy
 import importlib
 import math
 import os
@@ -488,6 +489,14 @@ def test_lstm_projection_and_packed_sequences():
         alone, h = m(seq)
         close(padded[: seq.shape[0], i], v(alone))
         close(last[:, i], v(h))
+
+
+def test_packed_sequences_are_copied():
+    packed = nn.utils.rnn.pack_sequence([t(R(n, 3)) for n in (2, 4)], enforce_sorted=False)
+    for other in (copy.copy(packed), copy.deepcopy(packed)):
+        assert type(other) is type(packed)
+        for a, b in zip(other, packed, strict=True):
+            close(a, v(b))
 
 
 @pytest.mark.parametrize("kind", ["RNN", "LSTM", "GRU"])

@@ -48,6 +48,9 @@ class PackedSequence(tuple):
             unsorted_indices = sorted_indices.argsort()
         return tuple.__new__(cls, (data, batch_sizes, sorted_indices, unsorted_indices))
 
+    def __getnewargs__(self):  # copies are made of the four, not of one tuple
+        return tuple(self)
+
     @property
     def counts(self):
         """The batch sizes on the host; reading them waits once, unless the sequence was packed here."""
