@@ -311,7 +311,10 @@ ABOUT = {
     "calls": ("Call-bound", "Tensors of one element or 8 x 8: what a call costs, and how cost grows with calls, parameters and devices."),
     "memory": ("Memory-bound", "One thread, float32; sizes from one element to 16 M."),
     "gemm": ("GEMM-bound", "One thread, float32."),
-    "models": ("Models", "Whole steps. A GPT (AdamW), the LSTM language model (SGD), ResNet-18 on images of 32 x 32, an MLP answering one row."),
+    "models": (
+        "Models",
+        "Whole steps. A GPT (AdamW), the LSTM language model (SGD), ResNet-18 on images of 32 x 32, an MLP answering one row.",
+    ),
     "distributed": ("Distributed", "Two devices of one thread each; PyTorch under torchrun with gloo."),
     "more": ("Further programs", "What these print is explained in the programs themselves."),
 }
@@ -361,7 +364,9 @@ def alone(file):
     name = pathlib.Path(file).name
     rounds = int(os.environ.get("ROUNDS", "3"))
     programs = [p for p in PROGRAMS if p.file == name] or [Program("more", name)]
-    programs = [dataclasses.replace(programs[0], env=programs[0].env | {k: v for k, v in os.environ.items() if k in ("THREADS", "HIDDEN")}, only="")]
+    programs = [
+        dataclasses.replace(programs[0], env=programs[0].env | {k: v for k, v in os.environ.items() if k in ("THREADS", "HIDDEN")}, only="")
+    ]
     programs[0].threads = int(os.environ.get("THREADS", programs[0].threads))
     tables(Peers(sys.executable), programs, rounds)
 
