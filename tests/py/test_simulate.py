@@ -3,6 +3,7 @@
 import json
 import subprocess
 import sys
+from pathlib import Path
 
 import dtorch as torch
 import pytest
@@ -311,6 +312,16 @@ def test_shipped_hardware(name):
     with torch.simulate(name, devices=16) as sim:
         train(torch.init_device_mesh("cuda", (16,)))
     assert "MFU" in str(sim.report())
+
+
+def test_shipped_figures_name_their_sources():
+    folder = Path(torch.__file__).parent / "hardware"
+    files = sorted(folder.glob("*.json"))
+    assert len(files) >= 3
+    for file in files:
+        found = json.loads(file.read_text())
+        sources = found.pop("sources")
+        assert "all" in sources or set(sources) == set(found) - {"name"}, file.name
 
 
 def test_autocast_reaches_simulated_devices():
