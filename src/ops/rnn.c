@@ -144,11 +144,16 @@ typedef struct packing {
     dt_tensor *table, *live, *rows;
 } packing;
 
+/* 0, 1 … n - 1 on the mesh of `like` (n',). */
+static dt_tensor *counted(dt_scope *s, dt_tensor *like, int64_t n) {
+    dt_tensor *ones = dt_ones_like(s, dt_expand(s, dt_narrow(s, like, 0, 0, 1), DT_DIMS(n), false), DT_int64);
+    return dt_sub(s, dt_cumsum(s, ones, 0, DT_DTYPE_NONE), 1);
+}
+
 static packing packing_of(dt_scope *s, dt_tensor *sizes, int64_t N, int64_t R) {
     if (!sizes) return (packing){0};
     dt_tensor *ends = dt_cumsum(s, sizes, 0, DT_DTYPE_NONE), *starts = dt_sub(s, ends, sizes);
-    dt_tensor *n = dt_sub(s, dt_cumsum(s, dt_ones_like(s, dt_expand(s, dt_narrow(s, sizes, 0, 0, 1), DT_DIMS(N), false), DT_int64), 0, DT_DTYPE_NONE), 1);
-    dt_tensor *r = dt_sub(s, dt_cumsum(s, dt_ones_like(s, dt_expand(s, dt_narrow(s, sizes, 0, 0, 1), DT_DIMS(R), false), DT_int64), 0, DT_DTYPE_NONE), 1);
+    dt_tensor *n = counted(s, sizes, N), *r = counted(s, sizes, R);
     /* the step of row r: how many steps have ended before it */
     dt_tensor *t = dt_sum(s, dt_ge(s, dt_unsqueeze(s, r, 1), ends), DT_DIMS(1), false, DT_int64);
     packing p;

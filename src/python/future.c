@@ -1,8 +1,8 @@
 /* Waiting for values, and futures: x.item_async(), x.numpy_async(), x.tolist_async(), synchronize_async().
  *
- * A wait releases the GIL and looks at signals every 50 ms, so Ctrl-C works; one without a time limit helps (controller/help.c). A future is awaited through an eventfd that the event loop
- * watches: the completing thread only writes to it, so it never needs the GIL (which a busy user thread may hold, or an interpreter that
- * is going away may never give). One waker, with one descriptor, serves an event loop; futures share it. */
+ * A wait releases the GIL and looks at signals every 50 ms, so Ctrl-C works; one without a time limit helps (controller/help.c). A future is
+ * awaited through an eventfd that the event loop watches: the completing thread only writes to it, so it never needs the GIL (which a busy
+ * user thread may hold, or an interpreter that is going away may never give). One waker, with one descriptor, serves an event loop; futures share it. */
 #include "python/py.h"
 
 #include <stdatomic.h>

@@ -214,13 +214,14 @@ static size_t widest(const job *j, const dt_kctx *c) {
     return w;
 }
 
-/* Sizes of blocks, tasks and tiles. tiles: full ones and those of an element per row. */
-static dt_status measure(job *j, const int *tiles, int64_t size) {
+/* Sizes of blocks, tasks and tiles. tiles: full ones and those of an element per row; bytes: of all. */
+static dt_status measure(job *j, const int *tiles, int64_t size, int64_t *bytes) {
     const dt_fused *f = j->f;
     j->row = f->row ? f->row : 1;
     j->block = f->row ? dt_fused_block(f->row, tiles[0]) : tiles[0] > 8 ? TILE / 2 : TILE;
     while (!f->row && dt_fused_bytes(j->block, tiles[0], 0, size) > SMALL_BYTES) j->block /= 2;
-    if (dt_fused_bytes(j->block, tiles[0], tiles[1], size) > DT_FUSED_BYTES || j->size % j->row)
+    *bytes = dt_fused_bytes(j->block, tiles[0], tiles[1], size);
+    if (*bytes > DT_FUSED_BYTES || j->size % j->row)
         return dt_fail(DT_E_INTERNAL, "fused: rows of %lld of %lld elements in %d tiles", (long long)j->row, (long long)j->size, tiles[0]);
     j->step = f->row ? (TASK / j->row > 1 ? TASK / j->row : 1) * j->row : TASK;
     if (f->seg) j->step = f->seg * j->row;
@@ -245,11 +246,12 @@ dt_status DT_ISA_FN(fused)(const dt_kctx *c) {
         j.out[k] = c->out[k].data;
         j.out_size[k] = dt_dtype_size(c->out[k].dtype);
     }
-    DT_TRY(measure(&j, tiles, (int64_t)widest(&j, c)));
+    int64_t bytes;
+    DT_TRY(measure(&j, tiles, (int64_t)widest(&j, c), &bytes));
     int64_t tasks = (j.size + j.step - 1) / j.step;
     j.segs = tasks;
     j.sums = c->scratch;
-    dt_task_fn task = dt_fused_bytes(j.block, tiles[0], tiles[1], (int64_t)widest(&j, c)) > SMALL_BYTES ? large_task : small_task;
+    dt_task_fn task = bytes > SMALL_BYTES ? large_task : small_task;
     if (tasks == 1)
         task(&j, 0);
     else
