@@ -1,8 +1,9 @@
 /* GEMM: one thread's product, and the split of a product among a team. See gemm.h.
  *
  * Our micro-kernels reach OpenBLAS's speed up to about 800^3 and beat it on small products, take any strides and convert 16-bit floats while they
- * pack (gemm_half.c); so OpenBLAS is asked only for what is large, or one row or column wide. k is never cut among threads and the tiles depend on the
- * problem alone, so a result does not depend on the team's size. Blocks live on the stack (at most 300 KiB). */
+ * pack (gemm_half.c); so OpenBLAS is asked only for what is large, one column wide, or one row by a B that does not lie along k (thin.h). k is never
+ * cut among threads and the tiles depend on the problem alone, so a result does not depend on the team's size. Blocks live on the stack (at most
+ * 300 KiB). */
 #include "backend/cpu/isa/gemm.h"
 
 #include <string.h>

@@ -88,7 +88,8 @@ void GEMM_NAME(int64_t m, int64_t n, int64_t k, T alpha, const T *a, int64_t ars
         return;
     }
 #ifdef GEMM_THIN
-    if (m <= THIN_ROWS && brs == 1 && acs == 1 && alpha == 1 && (beta == 0 || beta == 1)) {
+    bool thin = n > 1 || m == 1 || !dt_blas_get(); /* eight columns at a time: where there is one, gemv reads rows at thrice the speed */
+    if (thin && m <= THIN_ROWS && brs == 1 && acs == 1 && alpha == 1 && (beta == 0 || beta == 1)) {
         GEMM_THIN(m, n, k, a, ars, b, bcs, c, ldc, beta != 0);
         return;
     }
