@@ -388,7 +388,7 @@ static dt_status number_slots(finish *f, int prog, dt_program *out) {
         if (s->root != i || (s->first < 0 && !f->escapes[prog][i])) continue;
         s->slot = next[s->kind]++;
         if (s->kind == DT_ST_EXT)
-            out->ext[s->slot] = (dt_bind_in){s->ext, s->pos, s->written};
+            out->ext[s->slot] = (dt_bind_in){s->ext, s->pos, s->written, b->ext[s->ext]->meta->mesh->dev[s->pos]};
         else if (s->kind == DT_ST_OUT)
             out->out_bytes[s->slot - out->n_ext] = s->bytes;
         else

@@ -137,7 +137,8 @@ typedef struct dt_instr {
 
 typedef struct dt_bind_in { /* slot k < n_ext: part `pos` of external value `value` */
     uint32_t value, pos;
-    bool written; /* the program writes into it: it is donated */
+    bool written;     /* the program writes into it: it is donated */
+    dt_device device; /* that holds this part, also where one simulated device's memory stands for all; not sent to other nodes */
 } dt_bind_in;
 typedef struct dt_program {
     dt_device device;

@@ -401,3 +401,16 @@ def test_other_hardware_on_the_same_mesh():
     for s in steps:
         assert s.link_bytes == [(4 * 3 + 2) * block, (4 * 2 + 2 * 4) * block]
     assert min(peak) > 6 * block
+
+
+@pytest.mark.parametrize("before", [1, 4])
+def test_a_later_plan_reads_where_parts_lie(before):
+    """Parts that one device stands for are still read from their own devices, here each from its neighbour in one machine."""
+    with torch.simulate(HARDWARE, devices=8) as sim:
+        here, there = (torch.DeviceMesh("cpu", [k, 2 + k, 4 + k, 6 + k]) for k in (0, 1))
+        x = torch.empty(4000, 100, device_mesh=here, placements=[Shard(0)])
+        for _ in range(before):
+            y = x + 1
+            sim.step()
+        t, s = timed(sim, lambda: y.redistribute(there, [Shard(0)]))
+    assert s.link_bytes == [4000 * 100 * 4, 0] and t == pytest.approx(1000 * 100 * 4 / 1e9 + 1e-6)

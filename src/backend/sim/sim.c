@@ -102,12 +102,12 @@ static dt_status price_colls(const dt_hardware *h, dt_plan *p, priced *x) {
 }
 
 /* A one-sided transfer: its sources lie in buffers of the run. */
-static void pulled_traffic(const dt_hardware *h, const dt_run_part *part, const dt_program *prog, const dt_instr *s, dt_traffic *t) {
+static void pulled_traffic(const dt_hardware *h, const dt_program *prog, const dt_instr *s, dt_traffic *t) {
     const dt_party *me = &s->coll->party[s->party];
     for (int i = 0; i < me->n_pulls[0]; i++)
         for (int k = 0; k < me->pull[0][i].n_src; k++) {
             int slot = s->operand[me->pull[0][i].src[k].party].slot;
-            dt_device from = slot >= 0 && slot < prog->n_ext ? part->buf[slot]->device : prog->device;
+            dt_device from = slot >= 0 && slot < prog->n_ext ? prog->ext[slot].device : prog->device;
             if (from == prog->device) continue;
             int l = dt_cost_level(h, from, prog->device);
             t->in[l] += (double)dt_view_numel(me->pull[0][i].dst) * (double)dt_dtype_size(me->pull[0][i].dst->dtype);
@@ -115,7 +115,7 @@ static void pulled_traffic(const dt_hardware *h, const dt_run_part *part, const 
         }
 }
 
-static price price_coll(const dt_hardware *h, const dt_run_part *part, const dt_program *prog, const priced *x, const dt_instr *s, bytes_in *in) {
+static price price_coll(const dt_hardware *h, const dt_program *prog, const priced *x, const dt_instr *s, bytes_in *in) {
     price y = {.coll = true, .wait = s->wait, .also = (uint16_t)s->also};
     double latency = 0;
     for (uint32_t k = 0; k <= s->also; k++) {
@@ -124,7 +124,7 @@ static price price_coll(const dt_hardware *h, const dt_run_part *part, const dt_
         const dt_traffic *t = &own;
         double l = 0, m = 0;
         if (c->pulled) {
-            pulled_traffic(h, part, prog, &s[k], &own);
+            pulled_traffic(h, prog, &s[k], &own);
             dt_cost_transfer(h, c->kind, t, &l, &m);
         } else if (c->index >= 0) {
             t = &x->coll[c->index].party[s[k].party];
@@ -141,7 +141,7 @@ static price price_coll(const dt_hardware *h, const dt_run_part *part, const dt_
     return y;
 }
 
-static dt_status price_program(const dt_hardware *h, dt_plan *p, const dt_run_part *part, const dt_program *prog, const priced *x, price_list *l) {
+static dt_status price_program(const dt_hardware *h, dt_plan *p, const dt_program *prog, const priced *x, price_list *l) {
     *l = (price_list){.traffic = DT_ARENA_ARRAY(&p->arena, bytes_in, prog->n_instr[0] + prog->n_instr[1] + 1)};
     if (!l->traffic) return no_memory();
     for (int q = 0; q < 2; q++) {
@@ -152,7 +152,7 @@ static dt_status price_program(const dt_hardware *h, dt_plan *p, const dt_run_pa
             price *y = &l->at[q][l->n[q]++];
             if (s->kind == DT_I_COLL) {
                 bytes_in in = {{0}};
-                *y = price_coll(h, part, prog, x, s, &in);
+                *y = price_coll(h, prog, x, s, &in);
                 l->traffic[l->n_traffic++] = in;
                 for (int k = 0; k < DT_LINK_LEVELS; k++) l->all.in[k] += in.in[k];
                 continue;
@@ -252,8 +252,7 @@ static void each_stands(dt_plan *p) {
     p->n_alike = 0;
 }
 
-static dt_status price_plan(dt_run *r, priced **out) {
-    dt_plan *p = r->plan;
+static dt_status price_plan(dt_plan *p, priced **out) {
     const dt_hardware *h = dt_hardware_get();
     priced *x = DT_ARENA_NEW(&p->arena, priced);
     if (!x) return no_memory();
@@ -266,7 +265,7 @@ static dt_status price_plan(dt_run *r, priced **out) {
     for (int i = 0; i < p->n_programs; i++) {
         price_list *l = DT_ARENA_NEW(&p->arena, price_list), *same = known;
         if (!l) return no_memory();
-        DT_TRY(price_program(h, p, &r->part[i], &p->program[i], x, l));
+        DT_TRY(price_program(h, p, &p->program[i], x, l));
         while (same && !same_prices(same, l)) same = same->next;
         if (!same) {
             l->next = known;
@@ -317,7 +316,7 @@ static double starts_at(const dt_program *prog, const dt_run_part *part) {
     double t = fmax(host_at, device[dt_device_index(prog->device)].free_at);
     for (int k = 0; k < prog->n_ext; k++) {
         const dt_buf *b = part->buf[k];
-        if (b->device != prog->device)
+        if (prog->ext[k].device != prog->device)
             t = fmax(t, b->written_at);
         else if (prog->ext[k].written)
             t = fmax(t, b->read_until);
@@ -379,7 +378,7 @@ static void finish(going *g, const dt_program *prog, dt_run_part *part, const pr
     double end = finish_device(g, 0, prog, l);
     for (int k = 0; k < prog->n_ext + prog->n_out; k++) {
         dt_buf *b = part->buf[k];
-        if (b->device != prog->device)
+        if (k < prog->n_ext && prog->ext[k].device != prog->device)
             b->read_until = fmax(b->read_until, end);
         else if (k >= prog->n_ext || prog->ext[k].written)
             b->written_at = end;
@@ -560,7 +559,7 @@ void dt_sim_run(dt_run *r) {
         fail_results(r, e);
     else {
         priced *x = r->plan->sim;
-        if ((!x || x->hardware != dt_hardware_generation) && !(s = price_plan(r, &x))) r->plan->sim = x;
+        if ((!x || x->hardware != dt_hardware_generation) && !(s = price_plan(r->plan, &x))) r->plan->sim = x;
         if (!s) s = go(r, x);
         if (s) {
             e = dt_error_new(s, 0, "simulation", dt_error_message());
