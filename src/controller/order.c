@@ -53,7 +53,7 @@ typedef struct segment {
     uint32_t n_dep, cap_dep;
     uint32_t *dep; /* ids of the segments it reads from */
     double cost, end;
-    uint32_t alive, alive_at_dispatch; /* values it made that still exist */
+    uint32_t alive; /* values it made that still exist */
 } segment;
 typedef struct kind_limit {
     uint64_t kind;
@@ -384,7 +384,6 @@ static void commit(segment *s, double ready, bool forced) {
     s->graph = NULL;
     dt_engine_dispatch_graph(g);
     graph_put(g);
-    s->alive_at_dispatch = s->alive;
     hold(s);
     while (oldest < next_id && !is_pending(by_id(oldest))) oldest++;
 }
