@@ -196,14 +196,6 @@ def training_step():
     return step
 
 
-@pytest.fixture
-def on_simulated_device():
-    """Where the stream is cut is then a function of the program: on a real device, a pause of the client (a busy machine) cuts it, too."""
-    with dtorch.simulate("cpu-plain") as sim:
-        sim.step()  # not at every optimizer's step: that waits
-        yield
-
-
 @pytest.mark.usefixtures("on_simulated_device")
 def test_a_changing_learning_rate_keeps_replaying():
     step = training_step()
