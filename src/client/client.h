@@ -127,7 +127,6 @@ void dt_link_set(const dt_mesh *m, int d, dt_link w); /* what mesh dimension d i
 void dt_mode_policy_set(dt_policy p);                 /* redistribute_policy: implied redistributions are silent, warned about, or errors */
 void dt_mode_warn_fn(void (*fn)(const char *text));   /* where "warn" goes; default stderr */
 void dt_mode_site_set(uint32_t site);                 /* the call site that the next records carry */
-uint32_t dt_mode_site(void);
 /* Autocast, by kind of device: the lower dtype, or DT_DTYPE_NONE = off. Casts of leaves are kept until dt_autocast_forget. */
 int dt_mode_autocast(dt_device_type type);
 void dt_mode_autocast_set(dt_device_type type, int dtype);

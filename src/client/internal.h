@@ -152,9 +152,8 @@ static inline dt_cell *dt_cell_ref(dt_cell *c) {
     return c;
 }
 static inline dt_cell *dt_cell_root(dt_cell *c) { return c->root ? c->root : c; }
-dt_status dt_cell_value(dt_cell *c, dt_val **out) DT_WUR;                      /* borrowed; refreshes an alias */
-void dt_cell_history_set(dt_cell *c, dt_grad_node *fn, uint32_t nr);           /* takes a new reference on fn; requires_grad = fn != NULL */
-dt_status dt_history_of(dt_tensor *t, dt_grad_node **fn, uint32_t *nr) DT_WUR; /* new reference; leaves: their accumulation node; NULL: none */
+dt_status dt_cell_value(dt_cell *c, dt_val **out) DT_WUR;            /* borrowed; refreshes an alias */
+void dt_cell_history_set(dt_cell *c, dt_grad_node *fn, uint32_t nr); /* takes a new reference on fn; requires_grad = fn != NULL */
 
 static inline dt_tensor *dt_tensor_alloc(void) { /* zeroed, one reference */
     dt_tensor *t = dt_pool_take(&dt_c.tensors);

@@ -28,7 +28,6 @@ dt_policy dt_mode_policy(void) { return (dt_policy)dt_m.policy; }
 void dt_mode_policy_set(dt_policy p) { dt_m.policy = (uint8_t)p; }
 void dt_mode_warn_fn(void (*fn)(const char *text)) { dt_warn_fn = fn ? fn : warn_stderr; }
 void dt_mode_site_set(uint32_t site) { dt_m.site = site; }
-uint32_t dt_mode_site(void) { return dt_m.site; }
 const dt_spec *dt_mode_spec(void) { return dt_m.spec; }
 void dt_mode_spec_set(const dt_spec *s) { dt_m.spec = s; }
 
