@@ -340,10 +340,12 @@ bool dt_engine_drain(dt_engine *e, uint64_t until) {
 /* The client pauses and the workers are idle: what is pending is worth more to them than a longer subgraph would be. A chunk that came before is
  * waited for a little longer, as its end is known. */
 static void on_idle(dt_engine *e, uint64_t quiet) {
-    bool graph = e->graph.n && !e->remat; /* what is given up under a budget is a function of the stream alone */
-    if (graph || (dt_repeat_active() && (quiet >= QUIET_REPEAT || !dt_repeat_waits()))) dt_engine_dispatch();
+    if (e->graph.n || (dt_repeat_active() && (quiet >= QUIET_REPEAT || !dt_repeat_waits()))) dt_engine_dispatch();
     if (dt_order_pending() && quiet >= QUIET_ORDER) dt_order_idle();
 }
+
+/* Is there something that a pause of the client would dispatch? Not under a budget: what is given up is a function of the stream alone. */
+static bool waits_for_pause(const dt_engine *e) { return !e->remat && (e->graph.n || dt_repeat_active() || dt_order_pending()); }
 
 /* Leave the engine's inside and wait. The client's calls wake nobody while it is busy calling: a short nap sees them soon enough. While workers have something to do, the nap ends
  * when they fall idle. When the client has been silent for long, its next call wakes. */
@@ -375,12 +377,11 @@ static void *controller_main(void *arg) {
         uint64_t head = atomic_load_explicit(&e->ring.head, memory_order_relaxed), now = dt_now_ns();
         if (head != seen)
             since = now;
-        else if (!dt_devices_pending())
+        else if (waits_for_pause(e) && !dt_devices_pending())
             on_idle(e, now - since);
         seen = head;
         if (DT_UNLIKELY(dt_nodes > 1)) dt_remote_flush_some(now - since > 2000 * NAP_US);
-        bool waits = e->graph.n || dt_repeat_active() || dt_order_pending();
-        wait_for_records(e, now - since, waits);
+        wait_for_records(e, now - since, waits_for_pause(e));
     }
 }
 

@@ -3,6 +3,7 @@
 import os
 import subprocess
 import sys
+import time
 
 import numpy as np
 import pytest
@@ -351,6 +352,25 @@ def test_stages_work_at_the_same_time():
     begin, end = min(r["begin"] for rs in rows.values() for r in rs), max(r["end"] for rs in rows.values() for r in rs)
     work = sum(r["end"] - r["begin"] for rs in rows.values() for r in rs)
     assert end - begin < 0.42 * work
+
+
+def test_a_pause_under_a_budget_dispatches_nothing():
+    """What is given up under a budget depends on the program alone, and so does the order."""
+    mesh = dtorch.DeviceMesh("cpu", [54, 55], mesh_dim_names=("pp",))
+    even(2, 4, mesh=mesh)  # the first backward shows what is a forward
+    dtorch.set_memory_budget(1 << 40, "cpu:54")
+    try:
+        model = even(2, 4, mesh=mesh)[2]
+        x = dtorch.randn(256, 128)
+        schedule()
+        for a in x.chunk(4):
+            model(a.requires_grad_()).square().mean().backward()
+            time.sleep(0.1)
+        got = schedule()
+    finally:
+        dtorch.set_memory_budget(None, "cpu:54")
+    last = max(i for i, r in enumerate(got) if r["opener"])
+    assert not any(r["forced"] for r in got[:last]), got
 
 
 def test_steps_without_a_read_follow_each_other():
