@@ -325,7 +325,7 @@ def simulated(p, micro):
 
 
 @pytest.mark.parametrize(("p", "micro"), [(2, 4), (2, 8), (4, 1), (4, 3), (4, 8), (4, 16), (8, 16)])
-def test_bubble_and_memory_of_1f1b(p, micro):
+def test_simulated_bubble_and_memory_of_1f1b(p, micro):
     got = simulated(p, micro)
     theory = (p - 1) / (micro + p - 1)
     bubble = got.bubble()
@@ -336,7 +336,7 @@ def test_bubble_and_memory_of_1f1b(p, micro):
         assert held <= min(micro, p - stage)
 
 
-def test_schedule_is_the_same_every_time():
+def test_simulated_schedule_is_the_same_every_time():
     def order(got):
         first = got[0]["id"]
         return [(r["device"], r["id"] - first, r["opener"], r["closing"]) for r in got if not r["plain"]]
@@ -346,7 +346,7 @@ def test_schedule_is_the_same_every_time():
     assert "F" in repr(a) and "b" in repr(a)
 
 
-def test_stages_work_at_the_same_time():
+def test_simulated_stages_work_at_the_same_time():
     """In virtual time a step of 4 stages and 8 micro-batches takes 11 of 32 stage-steps, not 32."""
     rows = simulated(4, 8).rows()
     begin, end = min(r["begin"] for rs in rows.values() for r in rs), max(r["end"] for rs in rows.values() for r in rs)
@@ -358,7 +358,7 @@ def test_a_pause_under_a_budget_dispatches_nothing():
     """What is given up under a budget depends on the program alone, and so does the order."""
     mesh = dtorch.DeviceMesh("cpu", [54, 55], mesh_dim_names=("pp",))
     even(2, 4, mesh=mesh)  # the first backward shows what is a forward
-    dtorch.set_memory_budget(1 << 40, "cpu:54")
+    dtorch.set_memory_budget(1 << 40)
     try:
         model = even(2, 4, mesh=mesh)[2]
         x = dtorch.randn(256, 128)
@@ -368,7 +368,7 @@ def test_a_pause_under_a_budget_dispatches_nothing():
             time.sleep(0.1)
         got = schedule()
     finally:
-        dtorch.set_memory_budget(None, "cpu:54")
+        dtorch.set_memory_budget(None)
     last = max(i for i, r in enumerate(got) if r["opener"])
     assert not any(r["forced"] for r in got[:last]), got
 
