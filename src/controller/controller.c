@@ -465,6 +465,7 @@ void dt_engine_stop(void) {
         dt_devices_quiesce();
         dt_remote_stop();
         dt_order_free();
+        while (e->with_recipe) dt_remat_forget(e->with_recipe);
         dt_bufs_sweep();
         dt_devices_free();
         dt_cache_free(e);

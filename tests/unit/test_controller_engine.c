@@ -240,6 +240,29 @@ TEST(the_engine_stops_beside_one_that_waits) {
     }
 }
 
+/* Under a budget values remember how they were made: that goes with the engine, too (LeakSanitizer looks). */
+TEST(the_engine_stops_under_a_budget) {
+    for (int i = 0; i < 3; i++) {
+        REQUIRE(dt_engine_start() == DT_OK);
+        uint64_t *w = dt_ring_reserve(dt_engine_ring(), 3);
+        w[0] = DT_REC_HEADER(DT_REC_LIMIT, 1, 0);
+        w[1] = 0;
+        w[2] = 1 << 20;
+        dt_ring_publish(dt_engine_ring());
+        const dt_meta *m = meta(dt_mesh_single(0), 3, 4, DT_R);
+        dt_call *half = call(&dt_op_mul, NULL, 2, (const dt_meta *[]){m, dt_meta_wrapped(DT_float64)});
+        double h = 0.5;
+        uint64_t word;
+        memcpy(&word, &h, 8);
+        float x[12], y[12];
+        iota(x, 12);
+        uint32_t a = record(half, (uint64_t[]){host(m, x), word}), b = record(half, (uint64_t[]){a, word});
+        REQUIRE(read_back(b, m, y) == DT_OK);
+        CHECK(y[11] == x[11] * 0.25f);
+        dt_engine_stop();
+    }
+}
+
 #if defined(__x86_64__)
 TEST(helping_rounds_as_the_engine_does) {
     REQUIRE(dt_engine_start() == DT_OK);
