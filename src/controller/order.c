@@ -35,7 +35,8 @@
 #include "passes/options.h"
 #include "plan/cost.h"
 
-enum { SEGMENTS = 8192, WINDOW = 4096, ABSORB_MAX = 64, NODES_PENDING = 1 << 19, WALK_MAX = 1024, KINDS = 8192, QUIET_CALLS = 20000, LOG = 4096 };
+/* The window holds as many micro-batches as there are stages, or their forwards cannot all be open: 16 stages of 8 layers, each cut into 15 segments and more. */
+enum { SEGMENTS = 1 << 16, WINDOW = SEGMENTS / 2, ABSORB_MAX = 64, NODES_PENDING = 1 << 21, WALK_MAX = 1024, KINDS = 1 << 16, QUIET_CALLS = 20000, LOG = 4096 };
 
 typedef struct segment {
     uint32_t id; /* 0: unused */
@@ -234,15 +235,16 @@ static bool depends_on(const segment *s, const segment *x) {
 
 /* Marks x (a direct source of y on y's mesh) as an opener if y also depends on it by way of another mesh. */
 static bool comes_back(const segment *y, const segment *x) {
+    static uint32_t listed[SEGMENTS], walk; /* by which walk last */
     uint32_t queue[WALK_MAX], n = 0;
-    bool listed[SEGMENTS] = {false};
+    if (!++walk) memset(listed, 0, sizeof listed), walk = 1;
     for (uint32_t id = y->run; id <= y->id; id++) { /* the gradient may have come to an earlier segment of the stay */
         const segment *own = by_id(id);
         for (uint32_t i = 0; own && own->run == y->run && i < own->n_dep && n < WALK_MAX; i++) {
             const segment *z = by_id(own->dep[i]);
-            if (!z || z->side || z->mesh == y->mesh || z->id <= x->id || listed[z->id % SEGMENTS]) continue;
+            if (!z || z->side || z->mesh == y->mesh || z->id <= x->id || listed[z->id % SEGMENTS] == walk) continue;
             queue[n++] = z->id;
-            listed[z->id % SEGMENTS] = true;
+            listed[z->id % SEGMENTS] = walk;
         }
     }
     for (uint32_t at = 0; at < n; at++) {
@@ -250,8 +252,8 @@ static bool comes_back(const segment *y, const segment *x) {
         if (z->mesh != y->mesh && depends_on(z, x)) return true;
         for (uint32_t i = 0; i < z->n_dep && n < WALK_MAX; i++) {
             const segment *q = by_id(z->dep[i]);
-            if (!q || q->side || q->id <= x->id || listed[q->id % SEGMENTS]) continue;
-            listed[q->id % SEGMENTS] = true;
+            if (!q || q->side || q->id <= x->id || listed[q->id % SEGMENTS] == walk) continue;
+            listed[q->id % SEGMENTS] = walk;
             queue[n++] = q->id;
         }
     }
@@ -304,7 +306,7 @@ static bool holds(const segment *s) { return s->closer ? is_pending(by_id(s->clo
 
 /* Dispatched segments that may, in the order of their ids. Which segment closes an opener may be learnt after its values are gone, but not long after: an old
  * one without a living value and without a closer that waits is taken out when it is met. */
-enum { LEARNT_LATE = 512 };
+enum { LEARNT_LATE = 4096 };
 static uint32_t held[SEGMENTS], n_held;
 
 static bool may_hold(const segment *s) { return s && s->id >= settled && (next_id - s->id <= LEARNT_LATE || s->alive > 0 || holds(s)); }
