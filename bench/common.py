@@ -70,7 +70,8 @@ def multiply_speed(threads=1):
 class Case:
     """One thing to time. `call` does `per` of it and returns what to wait for.
 
-    moved, operations: bytes and floating-point operations of one, for the limit. client: also time the calls alone, without waiting.
+    moved, operations: bytes and floating-point operations of one, for the limit; least: seconds that nothing in this language can do without.
+    client: also time the calls alone, without waiting.
     """
 
     call: object
@@ -78,25 +79,47 @@ class Case:
     per: int = 1
     moved: float = 0
     operations: float = 0
+    least: float = 0
     client: bool = False
 
 
+def later(make, *args):
+    """The call that make(*args) returns, made when it is called first: what a later case needs (devices, memory) is no earlier one's burden."""
+    made = []
+
+    def call():
+        if not made:
+            made.append(make(*args))
+        return made[0]()
+
+    return call
+
+
+def repeated(case, times):
+    """Seconds of `times` calls: [until all is there, of processor time, until the calls returned]."""
+    start, busy = time.perf_counter(), time.process_time()
+    for _ in range(times):
+        result = case.call()
+    returned = time.perf_counter() - start
+    wait(result)
+    return [time.perf_counter() - start, time.process_time() - busy, returned]
+
+
 def measure(case, warm, fill=0.03):
-    """Seconds of one: [until it is there, of processor time, until the calls returned]; as many calls as `fill` seconds hold."""
+    """Seconds of one: [until it is there, of processor time, until the calls returned]; as many calls as `fill` seconds hold.
+
+    The same calls run once before, untimed: other processes had their turns since the last time and have left this one's code and data out of the
+    caches, and calls that follow each other at once may need memory that single ones did not, which costs more to touch first than to use.
+    """
     if not warm:
         for _ in range(2):
             wait(case.call())
     start = time.perf_counter()
     wait(case.call())
     times = max(1, min(1000, int(fill / (time.perf_counter() - start + 1e-9))))
-    start, busy = time.perf_counter(), time.process_time()
-    for _ in range(times):
-        result = case.call()
-    returned = time.perf_counter() - start
-    wait(result)
-    taken = [time.perf_counter() - start, time.process_time() - busy, returned]
-    del result
-    return [t / times / case.per for t in taken]
+    if times > 1:
+        repeated(case, times)
+    return [t / times / case.per for t in repeated(case, times)]
 
 
 def serve(cases):
@@ -107,7 +130,7 @@ def serve(cases):
     for line in sys.stdin:
         name = line.rstrip("\n")
         if name == "?":
-            fields = ("unit", "per", "moved", "operations", "client")
+            fields = ("unit", "per", "moved", "operations", "least", "client")
             answer = {n: {f: getattr(c, f) for f in fields} for n, c in cases.items()}
         else:
             answer = measure(cases[name], name in warm)
