@@ -54,7 +54,9 @@ typedef struct segment {
     uint32_t n_dep, cap_dep;
     uint32_t *dep; /* ids of the segments it reads from */
     double cost, end;
-    uint32_t alive; /* values it made that still exist */
+    double ready;           /* when those it reads from have ended, as far as they are dispatched */
+    uint32_t alive;         /* values it made that still exist */
+    uint32_t waiting, next; /* the first of the closed segments that wait for this one to be dispatched; the next one in such a list */
 } segment;
 typedef struct kind_limit {
     uint64_t kind;
@@ -72,7 +74,9 @@ static uint32_t stay_before; /* run of the last stay's such calls: a gradient co
 static struct {
     const dt_mesh *mesh;
     uint32_t run, id;
-} last_away[64]; /* by mesh: the last run of such calls */
+} last_away[64];                              /* by mesh: the last run of such calls */
+static uint32_t can_run[SEGMENTS], n_can_run; /* closed, pending, and wait for no other segment: in the order of ids */
+static uint32_t heads[SEGMENTS], n_heads;     /* closed and pending, the first of their stay, not beside it: in the order of ids */
 #define latest_at(m) (&last_away[((uintptr_t)(m) >> 6) % 64])
 static int nodes_pending;
 static kind_limit kinds[KINDS];
@@ -95,7 +99,6 @@ static segment *by_id(uint32_t id) {
 }
 
 static bool is_pending(const segment *s) { return s && s->graph; }
-static bool is_open(const segment *s) { return s == open_main || s == open_free || s == open_side || s == open_after; }
 
 static dt_graph *graph_get(void) {
     if (n_spare) return spare_graph[--n_spare];
@@ -139,6 +142,52 @@ static bool add_dep(segment *s, uint32_t id) {
     }
     s->dep[s->n_dep++] = id;
     return true;
+}
+
+/* Ids in ascending order. */
+static void insert(uint32_t *list, uint32_t *n, uint32_t id) {
+    uint32_t i = (*n)++; /* no list is full: its entries lie in the ring */
+    for (; i > 0 && list[i - 1] > id; i--) list[i] = list[i - 1];
+    list[i] = id;
+}
+
+static void take_out(uint32_t *list, uint32_t *n, uint32_t id) {
+    uint32_t low = 0, high = *n;
+    while (low < high) {
+        uint32_t middle = (low + high) / 2;
+        if (list[middle] < id)
+            low = middle + 1;
+        else
+            high = middle;
+    }
+    if (low == *n || list[low] != id) return;
+    (*n)--;
+    memmove(list + low, list + low + 1, sizeof *list * (*n - low));
+}
+
+/* A closed segment waits for one of those it reads from, then for the next; at last it is ready. */
+static void await(segment *s) {
+    s->ready = 0;
+    for (uint32_t i = 0; i < s->n_dep; i++) {
+        segment *d = by_id(s->dep[i]);
+        if (is_pending(d)) {
+            s->next = d->waiting;
+            d->waiting = s->id;
+            return;
+        }
+        if (d) s->ready = fmax(s->ready, d->end);
+    }
+    insert(can_run, &n_can_run, s->id);
+}
+
+static void wake_waiting(segment *s) {
+    uint32_t id = s->waiting;
+    s->waiting = 0;
+    while (id) {
+        segment *w = by_id(id);
+        id = w->next;
+        await(w);
+    }
 }
 
 /* ---- costs: seconds of a device, from shapes alone ------------------------------------------------------------------------------------------------ */
@@ -314,9 +363,7 @@ static bool may_hold(const segment *s) { return s && s->id >= settled && (next_i
 static void hold(const segment *s) {
     if (s->side || s->cost <= 0 || !may_hold(s)) return;
     if (n_held == SEGMENTS) n_held--; /* cannot happen: they lie in a ring of as many */
-    uint32_t i = n_held++;
-    for (; i > 0 && held[i - 1] > s->id; i--) held[i] = held[i - 1];
-    held[i] = s->id;
+    insert(held, &n_held, s->id);
 }
 
 /* Stays on the mesh that do. */
@@ -334,38 +381,33 @@ static uint32_t count_open(const dt_mesh *m) {
     return n;
 }
 
-typedef struct opened { /* count_open of meshes met so far, while nothing is committed */
-    const dt_mesh *mesh[16];
-    uint32_t count[16];
-    int n;
+enum { NOT_COUNTED = UINT32_MAX };
+typedef struct opened { /* what is known of meshes met so far, while nothing is committed */
+    const dt_mesh *mesh;
+    double free;    /* mesh_free */
+    uint32_t count; /* count_open */
 } opened;
+typedef struct opened_list {
+    opened at[32], other;
+    int n;
+} opened_list;
+
+static opened *known_of(const dt_mesh *m, opened_list *l) {
+    int i = 0;
+    while (i < l->n && l->at[i].mesh != m) i++;
+    if (i < l->n) return &l->at[i];
+    opened *o = i < (int)(sizeof l->at / sizeof *l->at) ? &l->at[l->n++] : &l->other;
+    *o = (opened){m, mesh_free(m), NOT_COUNTED};
+    return o;
+}
 
 static bool over_limit(const segment *s, opened *known) {
     uint32_t limit = s->run == s->id ? limit_of(s->kind) : 0; /* what has begun goes on */
-    if (!limit) return false;
-    int i = 0;
-    while (i < known->n && known->mesh[i] != s->mesh) i++;
-    if (i < known->n) return known->count[i] >= limit;
-    uint32_t open = count_open(s->mesh);
-    if (i < 16) {
-        known->mesh[i] = s->mesh;
-        known->count[i] = open;
-        known->n++;
-    }
-    return open >= limit;
+    if (limit && known->count == NOT_COUNTED) known->count = count_open(s->mesh);
+    return limit && known->count >= limit;
 }
 
 /* ---- committing ------------------------------------------------------------------------------------------------------------------------------------- */
-static bool can_run(const segment *s, double *ready) {
-    *ready = floor_time;
-    for (uint32_t i = 0; i < s->n_dep; i++) {
-        const segment *d = by_id(s->dep[i]);
-        if (is_pending(d)) return false;
-        if (d) *ready = fmax(*ready, d->end);
-    }
-    return true;
-}
-
 static void log_commit(const segment *s, double begin, bool forced) {
     pthread_mutex_lock(&log_lock);
     entries[n_entries++ % LOG] =
@@ -387,6 +429,9 @@ static void commit(segment *s, double ready, bool forced) {
     dt_engine_dispatch_graph(g);
     graph_put(g);
     hold(s);
+    take_out(can_run, &n_can_run, s->id);
+    take_out(heads, &n_heads, s->id);
+    wake_waiting(s);
     while (oldest < next_id && !is_pending(by_id(oldest))) oldest++;
 }
 
@@ -401,39 +446,43 @@ static bool reads_opener(const segment *s) {
 
 /* Has the stream shown an opener, younger than s, that cannot fill the gap before s? */
 static bool nothing_fills_gap(const segment *s) {
-    for (uint32_t id = s->id + 1; id < next_id; id++) {
-        const segment *z = by_id(id);
-        if (is_pending(z) && !is_open(z) && !z->side && z->mesh == s->mesh && z->run == z->id && !z->closing && z->cost > 0 &&
-            (limit_of(z->kind) || z->arrives))
-            return true;
+    for (uint32_t i = n_heads; i > 0 && heads[i - 1] > s->id; i--) {
+        const segment *z = by_id(heads[i - 1]);
+        if (z->mesh == s->mesh && !z->closing && z->cost > 0 && (limit_of(z->kind) || z->arrives)) return true;
     }
     return false;
+}
+
+/* Is s, activations made again, to come behind a segment that is not dispatched yet? *from: when that one has ended. */
+static bool comes_later(const segment *s, double *from) {
+    if (!s->behind || limit_of(s->kind)) return false;
+    const segment *b = by_id(s->behind);
+    if (!b || (!is_pending(b) && b->end <= *from) || !reads_opener(s)) return false;
+    *from = fmax(*from, b->end);
+    return is_pending(b);
 }
 
 /* Commits the segment that begins next; false if none may be committed yet. */
 static bool commit_next(bool force) {
     segment *best = NULL, *first = NULL;
     double best_begin = 0, best_ready = 0, first_ready = 0;
-    opened known = {.n = 0};
-    for (uint32_t id = oldest; id < next_id; id++) {
-        segment *s = by_id(id);
-        double ready;
-        if (!is_pending(s) || is_open(s) || !can_run(s, &ready)) continue;
-        if (s->behind && !limit_of(s->kind) && !force && reads_opener(s)) {
-            const segment *b = by_id(s->behind);
-            if (is_pending(b)) continue;
-            if (b) ready = fmax(ready, b->end);
-        }
-        if (!first) first = s, first_ready = ready;
+    opened_list known;
+    known.n = 0;
+    for (uint32_t i = 0; i < n_can_run; i++) {
+        segment *s = by_id(can_run[i]);
+        double from = fmax(floor_time, s->ready);
+        if (!force && comes_later(s, &from)) continue;
+        if (!first) first = s, first_ready = from;
         if (s->side || s->cost <= 0) { /* takes no time: as early as can be */
-            best = s, best_ready = ready;
+            best = s, best_ready = from;
             break;
         }
-        double at = mesh_free(s->mesh), begin = fmax(ready, at);
-        if (over_limit(s, &known) || (best && begin >= best_begin)) continue;
+        opened *at = known_of(s->mesh, &known);
+        double begin = fmax(from, at->free);
+        if ((best && begin >= best_begin) || over_limit(s, at)) continue;
         bool backward = s->closing || (s->staged && !limit_of(s->kind) && has_openers(s->mesh));
-        if (!force && backward && begin > at && !nothing_fills_gap(s)) continue;
-        best = s, best_begin = begin, best_ready = ready;
+        if (!force && backward && begin > at->free && !nothing_fills_gap(s)) continue;
+        best = s, best_begin = begin, best_ready = from;
     }
     if (!best && force) best = first, best_ready = first_ready;
     if (best) commit(best, best_ready, force);
@@ -448,16 +497,24 @@ static void advance(void) {
 }
 
 /* ---- recording -------------------------------------------------------------------------------------------------------------------------------------- */
+static void close_sides(void) {
+    if (open_side) await(open_side);
+    if (open_after) await(open_after);
+    open_side = open_after = NULL;
+}
+
 static void close_one(segment **s) {
     segment *x = *s;
     *s = NULL;
     if (!x) return;
-    open_side = open_after = NULL; /* x may read from them: what comes may read from x, so it goes elsewhere */
+    close_sides(); /* x may read from them: what comes may read from x, so it goes elsewhere */
     find_openers(x);
+    if (x->run == x->id) insert(heads, &n_heads, x->id);
+    await(x);
 }
 
 static void close_segments(void) {
-    open_side = open_after = NULL;
+    close_sides();
     close_one(&open_free);
     close_one(&open_main);
 }
@@ -524,6 +581,7 @@ static bool absorb(segment *main, segment *free) {
     graph_put(from);
     free->graph = NULL;
     free->alive = 0;
+    wake_waiting(free);
     return true;
 }
 
@@ -609,7 +667,7 @@ dt_graph *dt_order_graph(dt_call *c, const uint64_t *in, uint32_t *id) {
 
 void dt_order_cut(uint32_t id) {
     if ((open_side && open_side->id == id) || (open_after && open_after->id == id)) {
-        open_side = open_after = NULL;
+        close_sides();
         advance();
         return;
     }
@@ -679,7 +737,7 @@ void dt_order_free(void) {
     on = false;
     last_mesh = stay_mesh = NULL;
     oldest = next_id;
-    n_held = 0;
+    n_held = n_can_run = n_heads = 0;
 }
 
 size_t dt_order_log(dt_order_entry *out, size_t cap) {
