@@ -85,6 +85,24 @@ static dt_status check_scalars(const dt_prep *p, const dt_args *args) {
     return DT_OK;
 }
 
+/* What the key says, with what its words point to. */
+static uint64_t content_of(const dt_call *c, const dt_prep *p, const dt_args *args) {
+    uint64_t h = dt_hash_bytes(p->info->name, strlen(p->info->name), dt_hash_mix(c->key[2], dt_c.wires)); /* no number: new ops move no cut */
+    h = dt_hash_mix(h, c->spec ? c->spec->link.hash : dt_default_device);
+    for (int i = 0; i < c->n_in; i++) h = dt_hash_mix(h, c->in[i] ? c->in[i]->link.hash : 0);
+    for (int i = 0; i < p->n_params; i++) {
+        const dt_arg *a = &args->a[i];
+        if (p->kind[i] < DT_PK_INT || p->kind[i] == DT_PK_GENERATOR || a->kind == DT_ARG_NONE) continue;
+        if (a->kind == DT_ARG_STR)
+            h = dt_hash_bytes(a->s, strlen(a->s), h);
+        else if (a->kind == DT_ARG_INTS)
+            h = dt_hash_bytes(a->ints, sizeof *a->ints * (size_t)a->n, h);
+        else
+            h = dt_hash_mix(h, (uint64_t)a->i);
+    }
+    return h;
+}
+
 static dt_status fill(dt_call *c, const dt_prep *p, const dt_args *args) {
     const dt_op *op = p->op;
     bool random = op->flags & DT_F_RANDOM;
@@ -104,6 +122,8 @@ static dt_status fill(dt_call *c, const dt_prep *p, const dt_args *args) {
     if (attr) DT_TRY(dt_args_decode(p, args, attr));
     c->attr = attr;
     c->spec = args->spec;
+    c->op_id = p->info->id;
+    c->content = content_of(c, p, args);
     return DT_OK;
 }
 

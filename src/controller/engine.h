@@ -16,7 +16,7 @@ typedef struct dt_engine {
     /* the pending subgraph */
     dt_graph graph;
     bool cut;         /* dispatch before the next call */
-    uint64_t rolling; /* hash of the last calls, for cuts that depend on content only */
+    uint64_t rolling; /* hash of the last calls' content, for cuts that are the same in every run */
     /* memory budgets: remat.h */
     bool remat;         /* some device has a budget or a limit: recipes are kept */
     uint32_t n_evicted; /* values without memory */

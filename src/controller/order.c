@@ -77,7 +77,7 @@ static struct {
 } last_away[64];                              /* by mesh: the last run of such calls */
 static uint32_t can_run[SEGMENTS], n_can_run; /* closed, pending, and wait for no other segment: in the order of ids */
 static uint32_t heads[SEGMENTS], n_heads;     /* closed and pending, the first of their stay, not beside it: in the order of ids */
-#define latest_at(m) (&last_away[((uintptr_t)(m) >> 6) % 64])
+#define latest_at(m) (&last_away[dt_hash_mix((m)->link.hash, 1) % 64])
 static int nodes_pending;
 static kind_limit kinds[KINDS];
 static const dt_mesh *with_openers[64]; /* meshes where openers were seen */
@@ -124,7 +124,7 @@ static segment *segment_new(const dt_mesh *mesh, bool side, uint32_t run) {
     if (!g) return NULL;
     segment *s = &ring[next_id % SEGMENTS];
     uint32_t *dep = s->dep, cap = s->cap_dep;
-    *s = (segment){.id = next_id++, .mesh = mesh, .graph = g, .side = side, .kind = (uint64_t)(uintptr_t)mesh, .dep = dep, .cap_dep = cap};
+    *s = (segment){.id = next_id++, .mesh = mesh, .graph = g, .side = side, .kind = mesh->link.hash, .dep = dep, .cap_dep = cap};
     s->run = run ? run : s->id;
     if (!side) dt_the_engine.rolling = 0; /* cuts depend on the segment alone */
     return s;
@@ -571,7 +571,7 @@ static bool absorb(segment *main, segment *free) {
             m->out[k]->node = to->n - 1;
             m->out[k]->segment = main->id;
         }
-        main->kind = dt_hash_mix(main->kind, (uint64_t)(uintptr_t)n->call->op);
+        main->kind = dt_hash_mix(main->kind, n->call->op_id);
     }
     main->staged |= free->staged;
     main->arrives |= free->arrives;
@@ -656,7 +656,7 @@ dt_graph *dt_order_graph(dt_call *c, const uint64_t *in, uint32_t *id) {
         on = false;
         return NULL;
     }
-    s->kind = dt_hash_mix(s->kind, (uint64_t)(uintptr_t)c->op);
+    s->kind = dt_hash_mix(s->kind, c->op_id);
     s->cost += dt_call_cost(c);
     if (s->arrives && s->cost <= 0) s->cost = 1e-9; /* its devices wait for what it reads: it has its turn */
     s->alive += c->n_out;

@@ -281,7 +281,7 @@ void dt_repeat_learn(dt_engine *e, dt_graph *g, dt_plan *p) {
 }
 
 /* ---- which script comes next ------------------------------------------------------------------------------------------------------------ */
-static script **first_of(const void *call) { return &firsts[dt_hash_mix(7, (uint64_t)(uintptr_t)call) % FIRSTS]; }
+static script **first_of(const dt_call *call) { return &firsts[dt_hash_mix(7, call->content) % FIRSTS]; }
 
 static void follow(script *before, script *s, int by) {
     follower *f = before->next, *worst = f;
@@ -298,7 +298,7 @@ static void follow(script *before, script *s, int by) {
 void dt_repeat_ran(dt_plan *p) {
     script *s = p ? p->script : NULL;
     if (s) {
-        *first_of((void *)(uintptr_t)s->word[1]) = s;
+        *first_of((dt_call *)(uintptr_t)s->word[1]) = s;
         if (last) follow(last, s, 1);
     }
     last = s;
@@ -433,7 +433,7 @@ static bool begins_alike(const script *s) {
 static bool worth(const script *s) { return s && s->tried != a.epoch && (!s->mesh || dt_order_same(s->mesh)); }
 
 /* The best script not yet tried: of those that followed the last one, else the last that began with this call. */
-static script *candidate(const void *call) {
+static script *candidate(const dt_call *call) {
     script *best = NULL;
     int score = -SCORE_MAX - 1;
     for (int i = 0; last && i < FOLLOWERS; i++) {
@@ -451,7 +451,7 @@ static script *candidate(const void *call) {
 /* Another script that agrees with all that was taken. */
 static bool switch_script(void) {
     if (last) follow(last, a.s, -2);
-    for (script *s; (s = candidate((void *)(uintptr_t)a.s->word[1]));) {
+    for (script *s; (s = candidate((dt_call *)(uintptr_t)a.s->word[1]));) {
         s->tried = a.epoch;
         if (!begins_alike(s)) continue;
         a.s = s;
@@ -595,7 +595,7 @@ static void end(dt_engine *e, const char *text, bool more) {
 }
 
 /* ---- records -------------------------------------------------------------------------------------------------------------------------------- */
-static bool begin(dt_engine *e, const void *call) {
+static bool begin(dt_engine *e, const dt_call *call) {
     if (!possible(e) || e->graph.n || dt_order_is_on()) return false;
     if (++a.epoch == 0) {
         if (n_slot) memset(slot, 0, n_slot * sizeof *slot);
@@ -614,7 +614,7 @@ bool dt_repeat_call(dt_engine *e, const uint64_t *w) {
     if (a.s && complete()) end(e, NULL, true);
     if (!a.s) {
         if (e->cut) dt_engine_dispatch();
-        if (!begin(e, (void *)(uintptr_t)w[1])) return false;
+        if (!begin(e, (dt_call *)(uintptr_t)w[1])) return false;
     }
     why y = {"another call", -1};
     if (DT_UNLIKELY(dt_engine_flush_now())) {

@@ -303,11 +303,13 @@ typedef struct dt_call {
     uint16_t n_in, n_out;
     uint8_t implied; /* some input is redistributed by implication (with communication) */
     uint8_t flags;   /* the client's */
+    uint16_t op_id;  /* the op's number in the table */
     const dt_spec *spec;
     const dt_meta **in;   /* as given */
     const dt_meta **used; /* after implied casts and redistribution; wrapped numbers: meta->wrapped with the cast dtype; NULL if absent */
     const dt_meta **out;
     const dt_mesh *mesh; /* where it runs */
+    uint64_t content;    /* hash of op, attributes, input metas and spec by what they say, not where they lie: equal in every process */
     uint32_t n_key;
     uint64_t *key;
     dt_arena arena;

@@ -171,7 +171,7 @@ void dt_placement_print(dt_placement p, dt_str *s) {
 dt_status dt_spec_intern(const dt_mesh *mesh, const dt_placement *place, const dt_spec **out) {
     dt_placement p[DT_MAX_MESH_DIM] = {{0}};
     if (mesh->ndim) memcpy(p, place, (size_t)mesh->ndim * sizeof *p);
-    uint64_t h = dt_hash_bytes(p, sizeof p, (uint64_t)(uintptr_t)mesh);
+    uint64_t h = dt_hash_bytes(p, sizeof p, mesh->link.hash);
     pthread_mutex_lock(&lock);
     dt_status s = specs.slot ? DT_OK : dt_htab_init(&specs, 64);
     for (dt_hlink *l = s ? NULL : dt_htab_first(&specs, h); l; l = l->next) {

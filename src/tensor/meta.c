@@ -16,7 +16,7 @@ static bool equal(const dt_meta *a, const dt_meta *b) {
 }
 
 static dt_status intern(const dt_meta *proto, const dt_meta **out) {
-    uint64_t h = dt_hash_mix((uint64_t)(uintptr_t)proto->mesh, proto->dtype | (uint64_t)proto->ndim << 8 | (uint64_t)proto->wrapped << 16);
+    uint64_t h = dt_hash_mix(proto->mesh ? proto->mesh->link.hash : 0, proto->dtype | (uint64_t)proto->ndim << 8 | (uint64_t)proto->wrapped << 16);
     h = dt_hash_bytes(proto->place, sizeof proto->place, h);
     h = dt_hash_bytes(proto->shape, (size_t)proto->ndim * sizeof *proto->shape, h);
     pthread_mutex_lock(&lock);

@@ -2,7 +2,8 @@
  *
  * A tensor on the client, a value in the controller and an operand of a call all carry a `const dt_meta *`; comparing two is comparing
  * pointers, hashing one is hashing its address. A Python number that takes part in an operation has a meta too: `wrapped`, 0-dim, of
- * float64, int64 or bool, on no mesh; its value travels with the call and is not part of any key. Threads: as mesh.h. */
+ * float64, int64 or bool, on no mesh; its value travels with the call and is not part of any key. `link.hash` is made of the content alone (so is a
+ * mesh's and a spec's), so it is the same in every process that runs the program. Threads: as mesh.h. */
 #ifndef DT_TENSOR_META_H
 #define DT_TENSOR_META_H
 
