@@ -79,6 +79,7 @@ from dtorch._C import can_cast as _can_cast
 from dtorch._cache import cache_stats, set_cache_limit
 from dtorch._comm import CommBoundError, comm_bound, comm_report, comm_scope, memory_summary
 from dtorch._modes import default_dtype, enable_grad, inference_mode, no_grad, redistribute_policy, set_grad_enabled
+from dtorch._nodes import devices
 from dtorch._repr import set_printoptions
 from dtorch._simulate import estimate, simulate
 from dtorch._types import finfo, iinfo

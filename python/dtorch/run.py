@@ -6,6 +6,9 @@ It calls the MPI launcher (`mpiexec` beside this Python, or on the PATH; `--laun
 another status than 0 is started again: the program finds its way by `dtorch.checkpoint.latest(...)`, as it would by hand. When an attempt ended without
 a new checkpoint in `--checkpoint DIR`, the next one takes a node less, down to `--min-nodes`; a mesh dimension named "dp" then shrinks in proportion.
 
+With Open MPI 5 a run that may go on with fewer nodes (--min-nodes) is started in its fault-tolerant mode: when a node is lost, the others stay, and the program
+is begun again in the process that ran it (dtorch._again). Only when too few are left, or rank 0 is lost, does everything start anew.
+
 What the program sees: `DTORCH_CHECKPOINT` (the directory), `DTORCH_RUN_ATTEMPT` (0, 1, …) and, with fewer nodes than asked for, `DTORCH_RUN_NODES=3/4`.
 
 Processes of this host that a broken run leaves behind are ended before the next attempt; those of other hosts are the launcher's to end.
@@ -16,6 +19,7 @@ from __future__ import annotations
 import argparse
 import ctypes
 import os
+import re
 import shlex
 import shutil
 import signal
@@ -64,11 +68,24 @@ def _arguments(argv):
     return args
 
 
+def _is_tolerant(launcher):
+    """Is it Open MPI's, of a version that can keep the processes of a run in which one is lost?"""
+    try:
+        says = subprocess.run([launcher[0], "--version"], capture_output=True, text=True, timeout=20, check=False).stdout
+    except (OSError, subprocess.TimeoutExpired):
+        return False
+    version = re.search(r"Open MPI\)? v?(\d+)", says)
+    return version is not None and int(version[1]) >= 5
+
+
 def _command(args, nodes):
+    launcher = shlex.split(args.launcher)
     program = [sys.executable, args.program, *args.args]
     if nodes == 1:
         return program
-    launcher = shlex.split(args.launcher)
+    if nodes > args.min_nodes and _is_tolerant(launcher):
+        launcher += [] if "--with-ft" in launcher else ["--with-ft", "ulfm"]
+        program[1:1] = ["-m", "dtorch._again"]
     if not args.c_nodes:
         return [*launcher, "-n", str(nodes), *program]
     node = shutil.which("dtorch-node", path=os.path.dirname(sys.executable) + os.pathsep + os.environ.get("PATH", ""))
@@ -143,6 +160,7 @@ def _attempt(args, nodes, number):
     env.pop("DTORCH_NODES", None)  # importing the package has set it for this process's children
     if args.checkpoint:
         env["DTORCH_CHECKPOINT"] = args.checkpoint
+    env["DTORCH_RUN_KEEP"] = f"{args.min_nodes}/{args.nodes}"
     if nodes < args.nodes:
         env["DTORCH_RUN_NODES"] = f"{nodes}/{args.nodes}"
     run = subprocess.Popen(_command(args, nodes), env=env, preexec_fn=_die_with_parent)  # noqa: PLW1509

@@ -7,6 +7,8 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "base/arena.h"
+
 enum { LONGEST_VERSION = 8192 };
 
 static void *open_one(const char *name, char *tried, size_t cap) {
@@ -46,11 +48,21 @@ static void *open_beside_launcher(const char *name, char *tried, size_t cap) {
     return NULL;
 }
 
+typedef struct wanted {
+    const char *name;
+    void *slot;
+} wanted;
+static bool bind_all(void *h, const wanted *f, size_t n) {
+    for (size_t i = 0; i < n; i++) {
+        void *p = dlsym(h, f[i].name);
+        if (!p) return false;
+        memcpy(f[i].slot, &p, sizeof p);
+    }
+    return true;
+}
+
 static bool bind_functions(void *h, dt_mpi *m) {
-    const struct {
-        const char *name;
-        void *slot;
-    } f[] = {
+    const wanted f[] = {
         {"MPI_Init_thread", &m->init_thread},
         {"MPI_Initialized", &m->initialized},
         {"MPI_Finalize", &m->finalize},
@@ -66,12 +78,15 @@ static bool bind_functions(void *h, dt_mpi *m) {
         {"MPI_Abort", &m->abort},
         {"MPI_Get_library_version", &m->get_library_version},
     };
-    for (size_t i = 0; i < sizeof f / sizeof *f; i++) {
-        void *p = dlsym(h, f[i].name);
-        if (!p) return false;
-        memcpy(f[i].slot, &p, sizeof p);
-    }
-    return true;
+    return bind_all(h, f, sizeof f / sizeof *f);
+}
+
+static void bind_tolerance(void *h, dt_mpi *m) {
+    const wanted f[] = {
+        {"MPIX_Comm_failure_ack", &m->failure_ack}, {"MPIX_Comm_failure_get_acked", &m->failure_get_acked},   {"MPI_Comm_group", &m->comm_group},
+        {"MPI_Group_size", &m->group_size},         {"MPI_Group_translate_ranks", &m->group_translate_ranks}, {"MPI_Group_free", &m->group_free},
+    };
+    if (bind_all(h, f, sizeof f / sizeof *f)) m->tolerant = dlsym(h, "ompi_ftmpi_enabled");
 }
 
 /* MPI 5.0, section 20.3: constants of the standard ABI. */
@@ -91,6 +106,7 @@ static bool open_mpi_constants(void *h, dt_mpi *m) {
     m->errors_return = dlsym(h, "ompi_mpi_errors_return");
     m->any_source = -1;
     m->funneled = 1;
+    bind_tolerance(h, m);
     return m->world && m->byte && m->request_null && m->errors_return;
 }
 
@@ -125,4 +141,30 @@ dt_status dt_mpi_open(dt_mpi *m) {
     }
     return dt_fail(DT_E_NOTIMPL,
                    "MPI: no library found (tried %s). Install the extra dtorch[mpi], or set DTORCH_MPI to a libmpi_abi.so or Open MPI's libmpi.so", tried);
+}
+
+void dt_mpi_version(const dt_mpi *m, char *text, size_t cap) {
+    int n = 0;
+    char *version = dt_calloc(1, LONGEST_VERSION + 1);
+    *text = 0;
+    if (version && !m->get_library_version(version, &n)) {
+        version[strcspn(version, "\n,")] = 0;
+        snprintf(text, cap, "%.200s (%.40s)", version, m->file);
+    }
+    dt_free(version);
+}
+
+int dt_mpi_failed(const dt_mpi *m, int *rank, int cap) {
+    dt_mpi_handle world, failed;
+    int n = 0;
+    if (!dt_mpi_tolerant(m) || m->failure_ack(m->world) || m->failure_get_acked(m->world, &failed)) return 0;
+    if (m->comm_group(m->world, &world) == 0) {
+        if (m->group_size(failed, &n)) n = 0;
+        n = n < cap ? n : cap;
+        for (int i = 0; i < n; i++)
+            if (m->group_translate_ranks(failed, 1, &i, world, &rank[i])) rank[i] = -1;
+        m->group_free(&world);
+    }
+    m->group_free(&failed);
+    return n;
 }

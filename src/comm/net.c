@@ -88,12 +88,12 @@ static struct {
     dt_net_req *wanted;
     uint32_t next_tag;
     uint64_t last_heard[DT_NET_RANKS];
-    bool lost[DT_NET_RANKS], gone[DT_NET_RANKS];
-    uint64_t sent_to[DT_NET_RANKS]; /* rank 0: messages to each; the others: see held */
-    int tree[DT_NET_RANKS], n_tree; /* rank 0: whom the last message along a tree went to, in order; with `lock` */
-    uint64_t expected;              /* the number of rank 0's next message */
-    held *held;                     /* later ones that came first, by another way */
-    int hello_left, ready_left;     /* rank 0: who has not said hello, and not said whether it can read its host's processes */
+    bool lost[DT_NET_RANKS], gone[DT_NET_RANKS], ended[DT_NET_RANKS]; /* given up; said goodbye; known to MPI to have failed */
+    uint64_t sent_to[DT_NET_RANKS];                                   /* rank 0: messages to each; the others: see held */
+    int tree[DT_NET_RANKS], n_tree;                                   /* rank 0: whom the last message along a tree went to, in order; with `lock` */
+    uint64_t expected;                                                /* the number of rank 0's next message */
+    held *held;                                                       /* later ones that came first, by another way */
+    int hello_left, ready_left; /* rank 0: who has not said hello, and not said whether it can read its host's processes */
     bool all_read;
     uint64_t next_beat, silence_us; /* how long a node may be silent */
     _Atomic uint32_t ready;         /* 0 starting, 1 running, 2 failed: a futex word */
@@ -109,16 +109,11 @@ static uint64_t now_us(void) {
 
 dt_status dt_net_probe(char *text, size_t cap) {
     dt_mpi m;
-    int n = 0;
     DT_TRY(dt_mpi_open(&m));
-    char *version = dt_calloc(1, 8193);
-    if (!version) return dt_fail(DT_E_NOMEM, "MPI: out of host memory");
-    m.get_library_version(version, &n);
-    version[strcspn(version, "\n,")] = 0;
-    snprintf(text, cap, "%s (%s)", version, m.file);
-    dt_free(version);
+    dt_mpi_version(&m, text, cap);
     return DT_OK;
 }
+bool dt_net_tolerant(void) { return atomic_load(&net.started) && atomic_load(&net.ready) == 1 && dt_mpi_tolerant(&net.mpi); }
 bool dt_net_started(void) { return atomic_load(&net.started); }
 const char *dt_net_library(void) { return net.library; }
 const char *dt_net_host(int rank) { return net.member && rank >= 0 && rank < net.size ? net.member[rank].host : ""; }
@@ -181,7 +176,7 @@ static command *tree_message(const void *targets, size_t n, const void *data, si
 
 dt_status dt_net_multicast(const int *to, int n, const void *data, size_t bytes) {
     enum { TREE_MIN = 6 };
-    if (n < TREE_MIN || bytes > TREE_BYTES) {
+    if (n < TREE_MIN || bytes > TREE_BYTES || dt_mpi_tolerant(&net.mpi)) { /* who is lost must not take others with it */
         for (int i = 0; i < n; i++) DT_TRY(dt_net_send(to[i], data, bytes));
         return DT_OK;
     }
@@ -515,10 +510,21 @@ static void on_control(int from, const uint8_t *data, size_t bytes) {
         break;
     case K_BYE: net.gone[from] = true; break;
     case K_LOST:
-        if (from == 0 && h.tag < (uint32_t)net.size) lose((int)h.tag, "node 0 lost it");
+        if (from == 0 && h.tag == (uint32_t)net.rank) lose(0, "it has given this node up");
+        if (from == 0 && h.tag < (uint32_t)net.size && h.tag != (uint32_t)net.rank) lose((int)h.tag, "node 0 lost it");
         break;
     default: break;
     }
+}
+
+/* In the fault-tolerant mode a receive from anybody fails until this process has taken note of who is dead. */
+static void note_failures(void) {
+    int rank[DT_NET_RANKS], n = dt_mpi_failed(&net.mpi, rank, DT_NET_RANKS);
+    for (int i = 0; i < n; i++)
+        if (rank[i] >= 0 && rank[i] < net.size && rank[i] != net.rank) {
+            net.ended[rank[i]] = true;
+            lose(rank[i], "its process ended");
+        }
 }
 
 static bool poll_messages(void) {
@@ -526,7 +532,11 @@ static bool poll_messages(void) {
     for (int n = 0; n < 64; n++) {
         int flag = 0, count = 0;
         dt_mpi_status s;
-        if (net.mpi.iprobe(net.mpi.any_source, TAG_CONTROL, net.mpi.world, &flag, &s) || !flag) break;
+        if (net.mpi.iprobe(net.mpi.any_source, TAG_CONTROL, net.mpi.world, &flag, &s)) {
+            note_failures();
+            break;
+        }
+        if (!flag) break;
         if (net.mpi.get_count(&s, net.mpi.byte, &count) || count < 0 || s.source < 0 || s.source >= net.size) break;
         uint8_t *data = dt_malloc((size_t)count + 1);
         if (!data) break; /* later */
@@ -564,7 +574,6 @@ static bool poll_flights(void) {
     return any;
 }
 
-static void lose(int rank, const char *why);
 static bool take_commands(void) {
     pthread_mutex_lock(&net.lock);
     command *c = net.first;
@@ -589,22 +598,9 @@ static bool take_commands(void) {
 
 /* Rank 0: the nodes that the last message along the tree reached through `rank` may have missed it, and will miss whatever is said in order after it. */
 static void lose_below(int rank) {
-    int below[DT_NET_RANKS], n = 0;
+    int below[DT_NET_RANKS];
     pthread_mutex_lock(&net.lock);
-    for (int lo = 0, hi = net.n_tree, first = 1; lo < hi;) { /* descend towards it; the root's two subtrees have no head of their own */
-        int from = first ? lo : lo + 1, mid = first ? (lo + hi + 1) / 2 : lo + 1 + (hi - lo) / 2;
-        if (!first && net.tree[lo] == rank) {
-            for (int i = from; i < hi; i++) below[n++] = net.tree[i];
-            break;
-        }
-        bool left = false;
-        for (int i = from; i < mid && i < hi; i++) left |= net.tree[i] == rank;
-        first = 0;
-        if (left)
-            lo = from, hi = mid < hi ? mid : hi;
-        else
-            lo = mid;
-    }
+    int n = dt_net_below(net.tree, net.n_tree, rank, below);
     pthread_mutex_unlock(&net.lock);
     for (int i = 0; i < n; i++) lose(below[i], "messages to it went through a node that is lost");
 }
@@ -612,6 +608,8 @@ static void lose_below(int rank) {
 /* ---- heartbeats: nodes and rank 0 tell each other that they live ------------------------------------------------------------------------------ */
 static void lose(int rank, const char *why) {
     if (net.lost[rank] || net.gone[rank]) return;
+    command *word = net.rank == 0 ? message(rank, (header){K_LOST, (uint32_t)rank, 0, 0}, NULL, 0) : NULL;
+    if (word) post(word); /* should it live after all */
     net.lost[rank] = true;
     for (dt_net_req **p = &net.wanted; *p;) {
         dt_net_req *r = *p;
@@ -627,6 +625,10 @@ static void lose(int rank, const char *why) {
             finish(f->req, 2);
             f->req = NULL;
         }
+    if (dt_mpi_tolerant(&net.mpi) && !net.ended[rank] && same_host(rank)) { /* or the launcher would wait for it. Node 0 may be busy: it lives if it can */
+        dt_net_run probe = {net.member[rank].probe, sizeof net.value};
+        dt_process_end(net.member[rank].pid, &probe, net.member[rank].value, rank == 0);
+    }
     char text[256];
     snprintf(text, sizeof text, "node %d (%s) is lost: %s", rank, net.member[rank].host, why);
     net.hooks.on_lost(net.hooks.ctx, rank, text);
@@ -669,13 +671,7 @@ static bool begin(void) {
                  net.size, dt_net_rank(), dt_net_size());
         return false;
     }
-    char *text = dt_calloc(1, 8193);
-    int n = 0;
-    if (text && !net.mpi.get_library_version(text, &n)) {
-        text[strcspn(text, "\n,")] = 0;
-        snprintf(net.library, sizeof net.library, "%.200s (%.40s)", text, net.mpi.file);
-    }
-    dt_free(text);
+    dt_mpi_version(&net.mpi, net.library, sizeof net.library);
     member *me = &net.member[net.rank];
     gethostname(me->host, sizeof me->host - 1);
     me->pid = getpid();
@@ -707,7 +703,8 @@ static bool all_gone(void) {
     return true;
 }
 
-/* Everything of ours is delivered before the others' goodbyes let MPI be finalised. */
+/* Everything of ours is delivered before the others' goodbyes let MPI be finalised; a run that outlived a node goes without, since Open MPI 5.0's finalising
+ * waits now and then for a process that is dead. */
 static void end(void) {
     for (int r = 0; r < net.size; r++)
         if (r != net.rank) {
@@ -716,14 +713,14 @@ static void end(void) {
         }
     bool any_lost = false;
     for (int r = 0; r < net.size; r++) any_lost |= net.lost[r];
-    uint64_t until = now_us() + (any_lost ? 500000 : 10000000);
+    uint64_t until = now_us() + (any_lost && !dt_mpi_tolerant(&net.mpi) ? 500000 : 10000000);
     while ((net.flights || !all_gone()) && now_us() < until) {
         poll_messages();
         poll_flights();
         dt_futex_wait(&net.bell, atomic_load(&net.bell), 50);
     }
-    if (!any_lost && !net.flights && all_gone()) {
-        net.mpi.finalize();
+    if (!net.flights && all_gone() && (!any_lost || dt_mpi_tolerant(&net.mpi))) {
+        if (!any_lost) net.mpi.finalize();
         return;
     }
     fprintf(stderr, "dtorch node %d: not all of the run has ended (%s); giving it up\n", net.rank,

@@ -10,7 +10,8 @@
  * The thread sleeps when nothing is under way and naps between polls when something is: there are more threads than cores.
  *
  * A node that is lost (killed, stopped for longer than the timeout, cut off) is noticed by heartbeats: `on_lost` is called once for it, and every
- * request that waits for it fails with E_NODE, naming it.
+ * request that waits for it fails with E_NODE, naming it. Where MPI is in its fault-tolerant mode (dt_net_tolerant), a process that ended is noticed at once,
+ * the launcher keeps the others, and they go on: see docs/design/040.
  *
  * Threads: everything but start and stop may be called by any thread. Callbacks run on the progress thread and must not wait for it. */
 #ifndef DT_COMM_NET_H
@@ -48,6 +49,7 @@ int dt_net_size(void);
  * which differs. Blocks until all have started (at most `timeout_s` seconds: E_NODE names who is missing). */
 dt_status dt_net_start(const dt_net_hooks *hooks, uint64_t hash, double timeout_s) DT_WUR;
 bool dt_net_started(void);
+bool dt_net_tolerant(void);                            /* does the run outlive a process that is lost? */
 void dt_net_stop(void);                                /* waits until what was sent is delivered; finalises MPI; idempotent */
 dt_status dt_net_probe(char *text, size_t cap) DT_WUR; /* which library would be used; opens it, starts nothing */
 const char *dt_net_library(void);                      /* "MPICH 5.0.0 (libmpi_abi.so.1)", for people; "" before the start */
@@ -59,6 +61,9 @@ int dt_net_local_rank(void);
 dt_status dt_net_send(int to, const void *data, size_t bytes) DT_WUR;
 /* The same message to n nodes, rank 0's privilege: along a binary tree when there are many. A node that is lost takes those with it that are reached through it. */
 dt_status dt_net_multicast(const int *to, int n, const void *data, size_t bytes) DT_WUR;
+
+/* tree.c: which of `tree`'s n_tree targets a multicast reaches through `rank`; how many, into `below` (room for n_tree). */
+int dt_net_below(const int *tree, int n_tree, int rank, int *below);
 
 /* Bulk: r, and data, stay the caller's and must live until the wait returns. A send and the receive of the same (pair, key) meet; bytes are equal on
  * both sides. A key may be used again when both are done. */
@@ -75,6 +80,9 @@ typedef struct dt_net_run { /* of the other process's memory */
 } dt_net_run;
 /* The same of any process, by its number there; how many bytes were read, 0 unless all of them. process.c. */
 size_t dt_process_read(int64_t pid, void *to, const dt_net_run *run, int n);
+/* Ends a process of this host that is given up (SIGKILL), if it is the one in which `run` holds `value`: its number may be another's by now. With
+ * `stopped`, only if it is stopped (SIGSTOP). process.c. */
+void dt_process_end(int64_t pid, const dt_net_run *run, uint64_t value, bool stopped);
 /* The runs, one after the other, into `to`. */
 dt_status dt_net_read(int rank, void *to, const dt_net_run *run, int n) DT_WUR;
 

@@ -177,6 +177,7 @@ static void on_message(void *ctx, int from, const void *data, size_t bytes) {
 static void on_lost(void *ctx, int rank, const char *why) {
     (void)ctx;
     dt_error_t *e = dt_error_new(DT_E_NODE, 0, "", why), *none = NULL;
+    dt_node_lose(rank);
     if (!atomic_compare_exchange_strong(&remote.lost[rank], &none, e)) dt_error_unref(e);
     for (;;) { /* everything that waits for it fails */
         request *found = NULL;

@@ -1,5 +1,5 @@
 /* Which machine a device belongs to. A run of one process has one node; a run under mpiexec or srun has one a rank, and each owns a block of device
- * indices: node = index / dt_node_devices. Set once, before the first device starts; read by any thread. */
+ * indices: node = index / dt_node_devices. Set once, before the first device starts; read by any thread. Only which nodes are lost changes later. */
 #ifndef DT_PLAN_NODES_H
 #define DT_PLAN_NODES_H
 
@@ -16,10 +16,10 @@ static inline int dt_device_node(dt_device d) {
     return n < dt_nodes ? n : dt_nodes - 1;
 }
 static inline bool dt_device_here(dt_device d) { return dt_device_node(d) == dt_node_self; }
-/* The index of device i of n that spread over all nodes, neighbours on one node. */
-static inline uint32_t dt_nodes_spread(int i, int n) {
-    int each = (n + dt_nodes - 1) / dt_nodes;
-    return dt_nodes == 1 ? (uint32_t)i : (uint32_t)(i / each * dt_node_devices + i % each);
-}
+/* The controller's: a node that is lost stays so. Any thread. */
+void dt_node_lose(int node);
+bool dt_node_lost(int node);
+/* The index of device i of n that spread over the nodes that are left, neighbours on one node. UINT32_MAX: they have not so many. */
+uint32_t dt_nodes_spread(int i, int n);
 
 #endif

@@ -286,6 +286,9 @@ static PyObject *mesh_make(dt_device_type type, int ndim, const int64_t *dims, c
     }
     for (int64_t i = 0; i < n; i++) {
         int64_t k = index ? index[i] : dt_nodes_spread((int)i, (int)n);
+        if (k == UINT32_MAX)
+            return PyErr_Format(PyExc_ValueError, "a mesh of %lld devices: the nodes that are left have %d each (DTORCH_CPU_DEVICES sets another number)",
+                                (long long)n, dt_node_devices);
         if (type == DT_SIM && k >= dt_sim_devices())
             return PyErr_Format(PyExc_ValueError, "device mesh: %lld devices are wanted, the simulation has %d", (long long)n, dt_sim_devices());
         if (k < 0 || k > 0xffff) return PyErr_Format(PyExc_ValueError, "device index %lld is not legal", (long long)k);

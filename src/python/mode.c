@@ -4,6 +4,7 @@
 #include "python/py.h"
 
 #include "base/arena.h"
+#include "comm/net.h"
 
 #include "plan/nodes.h"
 #include "plan/sim.h"
@@ -431,6 +432,16 @@ static PyObject *mpi_info(PyObject *m, PyObject *none) {
     return PyUnicode_FromString(text);
 }
 static PyObject *node_info(PyObject *m, PyObject *none) { return Py_BuildValue("(iii)", dt_nodes, dt_node_self, dt_node_devices); }
+/* (ranks of the nodes that are left, does the run outlive those that are not?) */
+static PyObject *nodes_left(PyObject *m, PyObject *none) {
+    PyObject *list = PyList_New(0);
+    for (int i = 0; list && i < dt_nodes; i++) {
+        PyObject *k = dt_node_lost(i) ? NULL : PyLong_FromLong(i);
+        if (k && PyList_Append(list, k) < 0) Py_CLEAR(list);
+        Py_XDECREF(k);
+    }
+    return list ? Py_BuildValue("(NO)", list, dt_net_tolerant() ? Py_True : Py_False) : NULL;
+}
 static PyObject *trace_dropped(PyObject *m, PyObject *none) { return PyLong_FromUnsignedLongLong(dt_trace_dropped()); }
 static PyObject *trace_now(PyObject *m, PyObject *none) { return PyLong_FromUnsignedLongLong(dt_trace_now()); }
 static PyObject *site(PyObject *m, PyObject *arg) {
@@ -446,6 +457,7 @@ static PyObject *malloc_count(PyObject *m, PyObject *none) { return PyLong_FromU
 static PyMethodDef functions[] = {
     {"_mpi_info", mpi_info, METH_NOARGS, NULL},
     {"_node_info", node_info, METH_NOARGS, NULL},
+    {"_nodes_left", nodes_left, METH_NOARGS, NULL},
     {"_trace_start", trace_start, METH_NOARGS, NULL},
     {"_trace_stop", trace_stop, METH_NOARGS, NULL},
     {"_trace_dropped", trace_dropped, METH_NOARGS, NULL},

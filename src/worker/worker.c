@@ -118,6 +118,13 @@ static dt_error_t *run_pulled(dt_worker *w, dt_run_part *p, dt_instr *s, void *o
     return w->transport->run(s->coll, s->party, &r, w->backend, w->team, NULL, out, input_error(p, s));
 }
 
+/* A transport does not know whose call it serves. Takes a reference, returns one. */
+static dt_error_t *with_site(dt_error_t *e, uint32_t site) {
+    dt_error_t *named = dt_error_new(e->status, site, "", e->text);
+    dt_error_unref(e);
+    return named;
+}
+
 static void run_coll(dt_worker *w, dt_run_part *p, dt_instr *s) {
     void *in = s->n_in ? address(p, s->operand[0]) : NULL, *out = s->n_out ? address(p, s->operand[s->n_in]) : NULL;
     dt_rendezvous *r = s->coll->index >= 0 ? &p->run->meet[s->coll->index] : NULL;
@@ -130,6 +137,7 @@ static void run_coll(dt_worker *w, dt_run_part *p, dt_instr *s) {
     else
         e = t->run(s->coll, s->party, r, w->backend, w->team, in, out, input_error(p, s));
     if (!e) return;
+    if (!e->site) e = with_site(e, p->run->site[s->node]);
     if (s->n_out)
         set_error(p, s->operand[s->n_in].slot, e);
     else

@@ -81,7 +81,7 @@ VARIABLE = "DT_KILL_TEST"
 def members(mark):
     """{pid: (rank or None, state)} of this round's processes; only those that run the program have a rank, not the launcher's helpers."""
     all_ = dtorch.run.members(mark, VARIABLE)
-    return {pid: (rank if any("victim.py" in c for c in command[1:2]) else None, state) for pid, (rank, state, command) in all_.items()}
+    return {pid: (rank if any("victim.py" in c for c in command[1:4]) else None, state) for pid, (rank, state, command) in all_.items()}
 
 
 def clean_up(run, mark, code):

@@ -9,37 +9,10 @@ import textwrap
 
 import pytest
 
-ROOT = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
-BIN = os.path.dirname(sys.executable)
-MPIEXEC = shutil.which("mpiexec", path=BIN + os.pathsep + os.environ.get("PATH", ""))
+sys.path.insert(0, os.path.dirname(os.path.abspath(__file__)))
+from launch import BIN, LAUNCHERS, MPIEXEC, ROOT, environment, launch, program
+
 pytestmark = pytest.mark.skipif(MPIEXEC is None, reason="no mpiexec")
-
-
-OPENMPI = os.environ.get("DTORCH_TEST_OPENMPI")  # the path of Open MPI's mpiexec
-OPENMPI_ENV = {
-    "OMPI_ALLOW_RUN_AS_ROOT": "1",
-    "OMPI_ALLOW_RUN_AS_ROOT_CONFIRM": "1",
-    "OMPI_MCA_rmaps_base_oversubscribe": "1",
-    "PRTE_MCA_rmaps_default_mapping_policy": ":oversubscribe",
-}
-LAUNCHERS = [MPIEXEC, pytest.param(OPENMPI, marks=pytest.mark.skipif(not OPENMPI, reason="DTORCH_TEST_OPENMPI names no Open MPI"))]
-
-
-def environment(mpiexec, env=None):
-    clean = {k: v for k, v in os.environ.items() if k != "DTORCH_NODES" and not k.startswith(("PMI", "OMPI_", "HYDRA"))}
-    clean["PATH"] = os.path.dirname(mpiexec) + os.pathsep + clean.get("PATH", "")
-    return clean | (OPENMPI_ENV if mpiexec == OPENMPI else {}) | (env or {})
-
-
-def launch(n, *args, env=None, timeout=110, mpiexec=MPIEXEC):
-    command = [mpiexec, "-n", str(n), sys.executable, *args]
-    return subprocess.run(command, env=environment(mpiexec, env), capture_output=True, text=True, timeout=timeout, check=False)
-
-
-def program(text, tmp_path, n=2, **kw):
-    path = tmp_path / "program.py"
-    path.write_text(textwrap.dedent(text))
-    return launch(n, str(path), **kw)
 
 
 def passes(nodes, tests, select="", mpiexec=MPIEXEC):

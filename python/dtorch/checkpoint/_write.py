@@ -382,11 +382,18 @@ _last_lock = threading.Lock()
 
 
 def wait():
-    """Wait until the last asynchronous save is done; raises what went wrong with it."""
+    """Wait until the last asynchronous save is done; raises what went wrong with it, once."""
+    global _last
     with _last_lock:
         last = _last
-    if last is not None:
+    if last is None:
+        return
+    try:
         last.result()
+    finally:
+        with _last_lock:
+            if _last is last and last.done():
+                _last = None
 
 
 def _report(future):
