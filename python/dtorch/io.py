@@ -12,9 +12,10 @@ from __future__ import annotations
 
 import json
 import os
+import warnings
 
 import dtorch
-from dtorch import Tensor
+from dtorch import _C, Tensor
 
 __all__ = ["SafetensorError", "load", "load_bytes", "load_file", "safe_open", "save", "save_bytes", "save_file"]
 
@@ -69,14 +70,15 @@ def _to_array(tensor):
     return np.ascontiguousarray(array).reshape(array.shape)
 
 
-def _to_tensor(array, row, device):
-    """A tensor of the raw elements of `array`."""
-    if row[1] == "bfloat16":
-        tensor = dtorch.from_numpy((array.astype("<u4") << 16).view("<f4")).to(dtorch.bfloat16)
-    elif hasattr(dtorch, row[1]):
-        tensor = dtorch.from_numpy(array)
-    else:
+def _dtype(row):
+    """The dtype of a row of `_DTYPES`."""
+    dtype = getattr(dtorch, row[1], None)
+    if dtype is None:
         raise SafetensorError(f"a tensor has dtype {row[0]} ({row[1]}), which this version does not have")
+    return dtype
+
+
+def _to_device(tensor, device):
     return tensor if device is None or str(device) == "cpu" else tensor.to(device)
 
 
@@ -197,18 +199,20 @@ def _check_entry(name, entry, size):
     return row, tuple(shape), begin, end
 
 
-def _parse(buffer, what):
-    """The header of a whole file in `buffer`: tensors {name: (row, shape, begin, end)}, metadata, and where the data begins."""
-    total = len(buffer)
+def _parse(read, total, what):
+    """The header of a file of `total` bytes: tensors {name: (row, shape, begin, end)}, metadata, and where the data begins.
+
+    read(at, n) gives n of its bytes.
+    """
     if total < 8:
         raise SafetensorError(f"{what}: {total} bytes are too few for a safetensors file")
-    length = int.from_bytes(buffer[:8], "little")
+    length = int.from_bytes(read(0, 8), "little")
     if length > _HEADER_MAX:
         raise SafetensorError(f"{what}: header of {length} bytes: too long, or not a safetensors file")
     if 8 + length > total:
         raise SafetensorError(f"{what}: header of {length} bytes, but the file has only {total}")
     try:
-        header = json.loads(bytes(buffer[8 : 8 + length]).decode("utf-8"), object_pairs_hook=_no_duplicates)
+        header = json.loads(bytes(read(8, length)).decode("utf-8"), object_pairs_hook=_no_duplicates)
     except SafetensorError as e:
         raise SafetensorError(f"{what}: {e}") from None
     except (UnicodeDecodeError, ValueError, RecursionError) as e:
@@ -233,61 +237,112 @@ def _parse(buffer, what):
     return tensors, metadata, 8 + length
 
 
-class _Reader:
-    """A parsed file: arrays over its buffer, made when asked for."""
+class _Bytes:
+    """A parsed file that is in memory."""
 
-    def __init__(self, buffer, what):
-        self.buffer, self.what = buffer, what
-        self.tensors, self.metadata, self.start = _parse(buffer, what)
+    def __init__(self, data, what):
+        self.data, self.what = memoryview(data).cast("B"), what
+        self.tensors, self.metadata, self.start = _parse(self._read, len(self.data), what)
 
-    def array(self, name):
-        import numpy as np
+    def _read(self, at, n):
+        return self.data[at : at + n]
 
+    def find(self, name):
+        """(row, shape, the first byte, how many) of a tensor."""
         if name not in self.tensors:
             raise SafetensorError(f"{self.what} does not contain tensor {name!r}")
         row, shape, begin, end = self.tensors[name]
-        raw = np.frombuffer(self.buffer, dtype="u1", count=end - begin, offset=self.start + begin)
-        if (self.start + begin) % row[3]:
-            raw = raw.copy()  # written by something that does not align
-        return raw.view(row[2]).reshape(shape)
+        return row, shape, self.start + begin, end - begin
+
+    def array(self, name):
+        """A new array of the raw elements."""
+        import numpy as np
+
+        row, shape, at, n = self.find(name)
+        return np.frombuffer(bytearray(self._read(at, n)), row[2]).reshape(shape)
 
     def tensor(self, name, device):
-        return _to_tensor(self.array(name), self.tensors[name][0], device)
+        row, shape, at, n = self.find(name)
+        flat = dtorch.frombuffer(self.data, dtype=_dtype(row), count=n // row[3], offset=at) if n else dtorch.empty(0, dtype=_dtype(row))
+        return _to_device(flat.reshape(shape), device)
 
 
-def _map(path):
-    """The file as a read-only buffer: mapped, not read."""
-    import mmap
+class _File(_Bytes):
+    """A parsed file on the disk. Its tensors are read when they are wanted, by the devices that hold them then (src/plan/source.h)."""
 
-    with open(path, "rb") as file:
-        if os.fstat(file.fileno()).st_size == 0:
-            return b""
-        return mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ)
+    def __init__(self, path):
+        self.what = os.fsdecode(path)
+        fd = os.open(path, os.O_RDONLY)
+        try:
+            total = os.fstat(fd).st_size
+            head = os.pread(fd, 9, 0)
+            _refuse_pickle(head, self.what)
+            self.tensors, self.metadata, self.start = _parse(lambda at, n: _pread(fd, at, n, self.what), total, self.what)
+        except BaseException:
+            os.close(fd)
+            raise
+        self.file = _open(fd, path, self.start)
+
+    def _read(self, at, n):
+        return _C._file_bytes(self.file, at, n)
+
+    def tensor(self, name, device):
+        row, shape, at, _ = self.find(name)
+        return _to_device(_C._file_tensor(shape, _dtype(row), [(self.file, at, (0,) * len(shape), shape, None, None)]), device)
+
+
+def _pread(fd, at, n, what):
+    """n bytes of an open file."""
+    out = bytearray()
+    while len(out) < n:
+        piece = os.pread(fd, n - len(out), at + len(out))
+        if not piece:
+            raise SafetensorError(f"{what}: the file ends at byte {at + len(out)}: it was cut off while it was read")
+        out += piece
+    return out
+
+
+def _open(fd, path, head):
+    """An open file for `_C._file_tensor`; takes the descriptor. Warns about nodes that cannot read it: they are sent their parts."""
+    path = os.path.abspath(os.fsdecode(path))
+    file, without = _C._file_open(fd, path, head)
+    if without:
+        nodes = ", ".join(f"node {rank} ({host})" for rank, host in without)
+        warnings.warn(f"{path}: {nodes} cannot read this file there, or finds another one: what {'it' if len(without) == 1 else 'they'} "
+                      "shall hold is sent from node 0, which is slower", stacklevel=_outside())
+    return file
+
+
+def _outside():
+    """How many frames up the caller of this package is."""
+    import sys
+
+    here, level, frame = os.path.dirname(os.path.abspath(__file__)), 1, sys._getframe(1)
+    while frame is not None and os.path.abspath(frame.f_code.co_filename).startswith(here):
+        frame, level = frame.f_back, level + 1
+    return level
 
 
 class _Slice:
     """A tensor of a file, of which only what is indexed is read."""
 
     def __init__(self, reader, name, device):
-        self._array, self._row, self._device = reader.array(name), reader.tensors[name][0], device
+        self._tensor, self._row, self._device = reader.tensor(name, None), reader.tensors[name][0], device
 
     def get_shape(self):
         """The shape, a list."""
-        return list(self._array.shape)
+        return list(self._tensor.shape)
 
     def get_dtype(self):
         """The format's name of the dtype, as "F32"."""
         return self._row[0]
 
     def __getitem__(self, index):
-        import numpy as np
-
-        part = np.ascontiguousarray(self._array[index])
-        return _to_tensor(part.reshape(np.shape(self._array[index])), self._row, self._device)
+        return _to_device(self._tensor[index], self._device)
 
 
 class safe_open:  # noqa: N801
-    """A safetensors file, mapped: tensors are read when they are asked for.
+    """A safetensors file: tensors are read when they are computed with.
 
     Args:
         filename: the path.
@@ -298,7 +353,7 @@ class safe_open:  # noqa: N801
     def __init__(self, filename, framework="pt", device="cpu"):
         self._numpy = framework in ("np", "numpy")
         self._device = device
-        self._reader = _Reader(_map(filename), os.fspath(filename))
+        self._reader = _File(filename)
 
     def __enter__(self):
         return self
@@ -326,7 +381,7 @@ class safe_open:  # noqa: N801
     def get_tensor(self, name):
         """The tensor `name`; SafetensorError when there is none."""
         reader = self._open()
-        return reader.array(name).copy() if self._numpy else reader.tensor(name, self._device)
+        return reader.array(name) if self._numpy else reader.tensor(name, self._device)
 
     def get_slice(self, name):
         """The tensor `name`, to be indexed: only that part is read."""
@@ -336,16 +391,21 @@ class safe_open:  # noqa: N801
 def load_file(filename, device="cpu"):
     """All tensors of a safetensors file: {name: tensor}.
 
+    A tensor's elements are read when they are wanted, by the devices that hold it then: one that goes to a mesh (``redistribute``,
+    ``distribute_tensor``, ``load_state_dict``) is read by the devices of the mesh, each its shard, on whatever machine they are. A file that is
+    changed or cut off between gives a ValueError where a value is read, with the line of this call; replacing it by another one
+    (``os.replace``) does not matter.
+
     Raises:
         SafetensorError: the file is corrupt; the message says where.
     """
-    reader = _Reader(_map(filename), os.fspath(filename))
+    reader = _File(filename)
     return {name: reader.tensor(name, device) for name in reader.tensors}
 
 
 def load_bytes(data, device="cpu"):
     """All tensors of a safetensors file given as bytes."""
-    reader = _Reader(memoryview(data).cast("B"), "the bytes")
+    reader = _Bytes(data, "the bytes")
     return {name: reader.tensor(name, device) for name in reader.tensors}
 
 
@@ -410,11 +470,12 @@ def load(f, map_location=None, *args, **kwargs):
     from dtorch import _tree
 
     if hasattr(f, "read"):
-        buffer, what = memoryview(f.read()), "the file"
+        data, what = f.read(), "the file"
+        _refuse_pickle(bytes(data[:9]), what)
+        reader = _Bytes(data, what)
     else:
-        buffer, what = _map(f), os.fspath(f)
-    _refuse_pickle(bytes(buffer[:9]), what)
-    reader = _Reader(buffer, what)
+        reader = _File(f)
+        what = reader.what
     text = reader.metadata.get(_TREE)
 
     def tensor(name):

@@ -56,6 +56,7 @@ static inline int put_tensor(dt_tensor *t, uint32_t n) {
     dt_c.in_meta[n] = v->meta;
     dt_c.in_tensor[n] = t;
     dt_c.any_grad |= dt_tensor_wants_grad(t);
+    dt_c.any_source |= v->source != NULL;
     return 0;
 }
 
@@ -105,7 +106,7 @@ static int put_list(const dt_prep *p, int i, const dt_arg *a, uint32_t *n) {
 static int encode(const dt_prep *p, const dt_args *args) {
     uint64_t *k = dt_c.key + 3, kinds = 0;
     uint32_t n = 0;
-    dt_c.any_grad = false;
+    dt_c.any_grad = dt_c.any_source = false;
     for (int i = 0; i < p->n_params; i++) {
         const dt_arg *a = &args->a[i];
         int r = 0;
@@ -236,9 +237,33 @@ static inline bool wants_recipe(const dt_call *c, bool view) {
     return (view || c->op == &dt_op_to_dtype) && dt_c.in_tensor[0] && DT_UNLIKELY(dt_tensor_val(dt_c.in_tensor[0])->recipe != NULL);
 }
 
+/* A view, or another place, of what lies in files lies in files. *done: nothing is left to do. */
+static dt_status issue_on_source(dt_call *c, dt_tensor **out, bool *done) {
+    bool view = c->flags & DT_CALL_VIEW;
+    dt_source *s[c->n_out + 1];
+    *done = dt_call_on_source(c, s);
+    dt_status st = *done ? view ? make_views(c, out) : make_results(c, out) : DT_OK;
+    if (!*done) dt_call_announce();
+    for (int i = 0; *done && i < c->n_out; i++) {
+        if (st) {
+            dt_source_unref(s[i]);
+            continue;
+        }
+        dt_val *v = dt_tensor_val(out[i]);
+        v->meta = c->out[i];
+        v->source = s[i];
+        if (view) continue; /* elsewhere: that is where it is wanted */
+        out[i]->cell->inference = dt_m.inference;
+        dt_val_announce(v);
+    }
+    return st;
+}
+
 static dt_status issue(dt_call *c, const dt_args *args, dt_tensor **out) {
     uint64_t begin = dt_tracing() ? dt_trace_now() : 0;
-    bool view = DT_UNLIKELY(c->flags & DT_CALL_VIEW);
+    bool view = DT_UNLIKELY(c->flags & DT_CALL_VIEW), done = false;
+    if (DT_UNLIKELY(dt_c.any_source)) DT_TRY(issue_on_source(c, out, &done));
+    if (DT_UNLIKELY(done)) return DT_OK;
     DT_TRY(view ? make_views(c, out) : make_results(c, out));
     if (DT_UNLIKELY(c->op->flags & DT_F_RANDOM)) put_seed(c, args); /* before the history, which keeps the numbers */
     if (DT_UNLIKELY(wants_recipe(c, view)) && c->n_in == 1) {

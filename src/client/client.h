@@ -20,11 +20,13 @@
 #include "dtorch.h"
 #include "ops/hostcall.h"
 #include "ops/op.h"
+#include "plan/source.h"
 
 typedef struct dt_val {
     uint32_t refs, id;
     const dt_meta *meta;      /* NULL until the record that makes the value is written */
     struct dt_recipe *recipe; /* how to make it again; NULL: it is kept (recipe.c) */
+    struct dt_source *source; /* it lies in files and was not recorded yet; NULL: it was (source.c) */
     bool moved;               /* moved.c may know of it */
 } dt_val;
 
@@ -104,6 +106,12 @@ dt_status dt_tensor_from_host(dt_hostbuf *buf, const dt_type *type, const dt_spe
 /* Read the whole tensor into a fresh contiguous host buffer (f->buf). Partial is reduced, shards are gathered. Then wait with dt_engine_wait; who
  * goes on with something else calls dt_engine_flush, or the request is seen at the end of the controller's nap only. */
 dt_status dt_tensor_fetch(dt_tensor *t, dt_future **out) DT_WUR;
+/* A tensor in files, read when it is wanted, by the devices that hold it then; spec NULL: on cpu:0. Takes s's reference. */
+dt_status dt_tensor_from_source(dt_source *s, const dt_spec *spec, dt_tensor **out) DT_WUR;
+/* Read it now, where it lies. *out completes when all devices have, or one of them could not; NULL: it is no tensor in files (any more). */
+dt_status dt_tensor_begin_reading(dt_tensor *t, dt_future **out) DT_WUR;
+/* Other nodes open the file, too; when that is done file->here tells which could. */
+dt_status dt_file_announce(dt_file *file, dt_future **out) DT_WUR;
 dt_status dt_sync_async(dt_future **out) DT_WUR;
 /* After dt_tensor_from_host: NULL, or what to wait for (and unref) because much host memory is under way (credit.c). */
 dt_future *dt_credit_take(void);

@@ -185,6 +185,7 @@ dt_status dt_tensor_set_data(dt_tensor *t, dt_tensor *src) {
     if (dt_tensor_wants_grad(t) && !dt_dtype_is_float((dt_dtype)dt_tensor_meta_fast(src)->dtype))
         return dt_fail(DT_E_DTYPE, "data set to a tensor that requires gradients must be floating point, got %s",
                        dt_dtype_name((dt_dtype)dt_tensor_meta_fast(src)->dtype));
+    dt_val_announce(dt_tensor_val(src));
     dt_cell *c = alias_new(src), *old = t->cell;
     if (!c) return DT_E_NOMEM;
     c->users = 1;
@@ -264,6 +265,7 @@ dt_status dt_tensor_from_host(dt_hostbuf *buf, const dt_type *type, const dt_spe
 
 static dt_status fetch(dt_tensor *t, dt_future **out) {
     dt_val *v = dt_tensor_val(t);
+    dt_val_announce(v);
     dt_type type = dt_meta_type(v->meta);
     const dt_meta *meta;
     DT_TRY(dt_meta_intern(&type, NULL, NULL, &meta));

@@ -58,7 +58,7 @@ typedef struct dt_client {
     const dt_meta **in_meta;
     dt_tensor **in_tensor; /* NULL for numbers and absent inputs */
     uint32_t in_cap, n_in;
-    bool any_grad; /* some input requires grad */
+    bool any_grad, any_source; /* some input requires grad; lies in files */
     /* interned calls */
     dt_htab calls;
     dt_call **clock;
@@ -111,6 +111,7 @@ static inline dt_val *dt_val_new(void) { /* NULL: out of host memory */
     v->id = dt_c.free_ids[--dt_c.n_free];
     v->meta = NULL;
     v->recipe = NULL;
+    v->source = NULL;
     v->moved = false;
     return v;
 }
@@ -122,6 +123,13 @@ static inline dt_val *dt_val_ref(dt_val *v) {
     v->refs++;
     return v;
 }
+
+/* ---- source.c ---- */
+void dt_val_announce(dt_val *v); /* records a value that lies in files; room in the ring is there */
+void dt_val_source_drop(dt_val *v);
+/* The prepared call of one input with a source: the sources of its results (new references), if it need not be made. */
+bool dt_call_on_source(const dt_call *c, dt_source **out);
+void dt_call_announce(void); /* its inputs */
 
 /* ---- recipe.c ---- */
 typedef struct dt_recipe {

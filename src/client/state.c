@@ -39,7 +39,9 @@ dt_status dt_ids_grow(void) {
 
 /* The controller learns of it with the next record; a sleeping controller is not woken for a drop. */
 void dt_val_free(dt_val *v) {
-    if (v->meta && dt_c.ring) {
+    if (DT_UNLIKELY(v->source != NULL))
+        dt_val_source_drop(v);
+    else if (v->meta && dt_c.ring) {
         uint64_t *w = dt_ring_reserve(dt_c.ring, 1);
         *w = DT_REC_DROP | (uint64_t)v->id << 8;
         atomic_store_explicit(&dt_c.ring->tail, dt_c.ring->tail_local, memory_order_release);

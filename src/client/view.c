@@ -270,15 +270,16 @@ static dt_status cell_write(dt_cell *c, dt_tensor *value) {
 static dt_tensor *fit(dt_scope *s, dt_tensor *value, const dt_meta *m) {
     const dt_meta *v = dt_tensor_meta_fast(value);
     if (v == m) return value;
-    if (v->dtype != m->dtype) value = dt_util_cast(s, value, (dt_dtype)m->dtype);
+    bool later = v->dtype != m->dtype && dt_tensor_val(value)->source; /* what lies in a file is read where it goes */
+    if (v->dtype != m->dtype && !later) value = dt_util_cast(s, value, (dt_dtype)m->dtype);
     if (!value) return NULL;
     v = dt_tensor_meta_fast(value);
     dt_placement place[DT_MAX_MESH_DIM];
     memcpy(place, m->place, sizeof place);
     for (int d = 0; d < m->mesh->ndim; d++)
         if (place[d].kind == DT_PARTIAL) place[d] = v->mesh == m->mesh ? v->place[d] : DT_R;
-    if (v->mesh == m->mesh && !memcmp(place, v->place, sizeof place)) return value;
-    return dt_util_redistribute(s, value, m->mesh, place);
+    if (v->mesh != m->mesh || memcmp(place, v->place, sizeof place) != 0) value = dt_util_redistribute(s, value, m->mesh, place);
+    return later ? dt_util_cast(s, value, (dt_dtype)m->dtype) : value;
 }
 
 static dt_status write_view(dt_scope *s, dt_tensor *t, dt_tensor *value) {
@@ -305,6 +306,7 @@ dt_status dt_tensor_write(dt_tensor *t, dt_tensor *value) {
     dt_scope_init(&s);
     dt_tensor *v = fit(&s, value, dt_tensor_meta_fast(t));
     dt_status r = v ? DT_OK : s.status;
+    if (v) dt_val_announce(dt_tensor_val(v));
     if (!r) r = t->is_view ? write_view(&s, t, v) : cell_write(t->cell, v);
     dt_scope_fini(&s);
     return r;

@@ -156,13 +156,45 @@ static void on_host(const uint64_t *w) {
     if (v && dt_engine_value_put((uint32_t)w[3], v)) {
         v->client = true;
         v->site = (uint32_t)w[2];
-        if (dt_gvalue_from_host(v, h)) {
-            dt_error_t *err = dt_error_new(DT_E_NOMEM, (uint32_t)w[2], "from_host", dt_error_message());
+        dt_status s = dt_gvalue_from_host(v, h);
+        if (s) {
+            dt_error_t *err = dt_error_new(s, (uint32_t)w[2], "from_host", dt_error_message());
             dt_gvalue_poison(v, err);
             dt_error_unref(err);
         }
     }
     dt_hostbuf_unref(h);
+}
+
+static void on_file(const uint64_t *w) {
+    dt_source *s = (dt_source *)(uintptr_t)w[4];
+    dt_future *f = (dt_future *)(uintptr_t)w[5];
+    dt_gvalue *v = dt_gvalue_new((const dt_meta *)(uintptr_t)w[1]);
+    bool known = v && dt_engine_value_put((uint32_t)w[3], v);
+    if (f) atomic_store(&f->parts, (uint32_t)(known ? v->meta->mesh->n : 0) + 1);
+    dt_error_t *err = NULL;
+    if (known) {
+        v->client = true;
+        v->site = (uint32_t)w[2];
+        dt_status st = dt_gvalue_from_files(v, s, f);
+        if (st) {
+            err = dt_error_new(st, (uint32_t)w[2], "read", dt_error_message());
+            dt_gvalue_poison(v, err);
+        }
+    }
+    if (f) dt_future_part(f, err);
+    dt_error_unref(err);
+    dt_future_unref(f);
+    dt_source_unref(s);
+    if (DT_UNLIKELY(dt_nodes > 1) && f) dt_remote_flush();
+}
+
+static void on_open(dt_file *file, dt_future *f) {
+    atomic_store(&f->parts, 1);
+    if (dt_nodes > 1) dt_remote_open(file, f);
+    dt_future_part(f, NULL);
+    dt_future_unref(f);
+    dt_file_unref(file);
 }
 
 static void part_failed(dt_future *f, dt_status s, uint32_t site, const char *text) {
@@ -314,6 +346,8 @@ static size_t on_record(dt_engine *e, const uint64_t *w) {
     case DT_REC_CALL: on_call(e, w, n_in, n_out); return 3 + n_in + n_out;
     case DT_REC_DROP: on_drop(e, (uint32_t)(w[0] >> 8)); return 1;
     case DT_REC_HOST: on_host(w); return 5;
+    case DT_REC_FILE: on_file(w); return 6;
+    case DT_REC_OPEN: on_open((dt_file *)(uintptr_t)w[1], (dt_future *)(uintptr_t)w[2]); return 3;
     case DT_REC_FETCH: on_fetch(w); return 4;
     case DT_REC_SYNC: (n_in ? on_trace : on_sync)((dt_future *)(uintptr_t)w[1], n_in); return 2;
     case DT_REC_LIMIT: on_limit((dt_device)w[1], (int64_t)w[2], n_in); return 3;

@@ -5,6 +5,7 @@
 
 #include "controller/controller.h"
 #include "passes/passes.h"
+#include "plan/source.h"
 #include "worker/devices.h"
 
 typedef struct dt_engine {
@@ -53,6 +54,8 @@ dt_part *dt_gvalue_part(dt_gvalue *v, int i, const int64_t *stride); /* its i-th
 void dt_gvalue_poison(dt_gvalue *v, dt_error_t *e);
 /* A value of host memory: its parts are views of that memory. */
 dt_status dt_gvalue_from_host(dt_gvalue *v, dt_hostbuf *h) DT_WUR;
+/* A value of files: each device reads its part. f (NULL: none) gets a part for each that is pushed; its reader adds them up beforehand: mesh->n and one. */
+dt_status dt_gvalue_from_files(dt_gvalue *v, const dt_source *s, dt_future *f) DT_WUR;
 
 double dt_call_cost(dt_call *c); /* order.c: seconds of a device, from shapes alone */
 /* order.c: a stream over several meshes is cut into segments, and these are dispatched in the order a simulated machine would begin them */

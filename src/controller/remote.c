@@ -22,6 +22,7 @@ typedef struct request { /* an answer that is awaited */
     dt_view dst;            /* DATA */
     dt_memory_stats *stats; /* STATS */
     uint64_t asked;         /* TRACE: when, ns */
+    dt_file *file;          /* OPEN: referenced */
 } request;
 
 typedef struct ids { /* numbers of a node's buffers. The smallest free one is given: a repeated step gets the same numbers, and is sent as a repeat */
@@ -44,7 +45,9 @@ static struct {
     _Atomic(dt_error_t *) *lost; /* (dt_nodes,) why a node is lost; NULL while it lives */
     pthread_mutex_t lock;        /* of requests */
     request *requests;
-    uint64_t next_id, next_plan, seq;
+    uint64_t next_id, next_plan, next_file, seq;
+    uint64_t *closed; /* files that nobody here has open any more; with `lock` */
+    int n_closed, cap_closed;
     int threads;
 } remote = {.lock = PTHREAD_MUTEX_INITIALIZER};
 
@@ -80,6 +83,7 @@ static request *request_take(uint64_t id, int node) {
 static void complete(request *r, dt_error_t *e) {
     dt_future_part(r->future, e);
     dt_future_unref(r->future);
+    dt_file_unref(r->file);
     dt_free(r);
 }
 
@@ -120,7 +124,9 @@ static void on_done(dt_unwire *u, int from) {
     request *r = request_take(dt_unwire_u64(u), from);
     dt_status s = (dt_status)dt_unwire_count(u, DT_STATUS_COUNT - 1);
     dt_error_t *e = s ? read_error(u, s) : NULL;
-    if (r) complete(r, e);
+    if (r && r->file) /* that it cannot read a file is no failure */
+        atomic_store(&r->file->here[from], !e);
+    if (r) complete(r, r->file ? NULL : e);
     dt_error_unref(e);
 }
 
@@ -249,6 +255,8 @@ static void flush_all(void) {
     dt_free(group);
 }
 
+static void write_closed(void);
+
 static dt_wire *entry(int node, int kind) {
     talk *t = &remote.talk[node];
     if (t->wire.n + t->attached.n > FLUSH_BYTES) flush_node(node);
@@ -267,6 +275,7 @@ void dt_remote_flush(void) {
         for (int i = 1; i < dt_nodes; i++) dt_wire_u64(entry(i, DT_M_THREADS), (uint64_t)threads);
         remote.threads = threads;
     }
+    write_closed();
     flush_all();
     remote.flushed_at = now_us();
     remote.pause = PAUSE_US;
@@ -455,6 +464,123 @@ dt_status dt_remote_host(const dt_view *src, dt_device d, dt_buf **out) {
     return DT_OK;
 }
 
+/* ---- files ----------------------------------------------------------------------------------------------------------------------------------- */
+void dt_remote_open(dt_file *file, dt_future *f) {
+    _Atomic uint8_t *here = strlen(file->path) < 1000 ? dt_calloc((size_t)dt_nodes, sizeof *here) : NULL;
+    if (!here) return; /* then it is read here */
+    here[dt_node_self] = 1;
+    file->here = here;
+    file->id = ++remote.next_file;
+    for (int node = 1; node < dt_nodes; node++) {
+        request *r = atomic_load(&remote.lost[node]) ? NULL : request_new(node, f);
+        if (!r) continue;
+        r->file = dt_file_ref(file);
+        dt_future_ref(f);
+        atomic_fetch_add(&f->parts, 1);
+        dt_wire *w = entry(node, DT_M_OPEN);
+        put_request(w, node, r->id);
+        dt_wire_u64(w, file->id);
+        dt_wire_text(w, file->path);
+        dt_wire_u64(w, file->size);
+        dt_wire_u64(w, file->head);
+        dt_wire_u64(w, file->head_crc);
+    }
+    dt_remote_flush();
+}
+
+/* Any thread: the nodes are told with what is sent next. */
+static void drop_file(uint64_t id) {
+    pthread_mutex_lock(&remote.lock);
+    if (remote.n_closed == remote.cap_closed) {
+        int cap = remote.cap_closed ? remote.cap_closed * 2 : 16;
+        uint64_t *c = dt_realloc(remote.closed, sizeof *c * (size_t)cap);
+        if (c) {
+            remote.closed = c;
+            remote.cap_closed = cap;
+        }
+    }
+    if (remote.n_closed < remote.cap_closed) remote.closed[remote.n_closed++] = id; /* else nodes keep it open */
+    pthread_mutex_unlock(&remote.lock);
+}
+
+static void write_closed(void) {
+    for (;;) {
+        uint64_t id = 0;
+        pthread_mutex_lock(&remote.lock);
+        if (remote.n_closed) id = remote.closed[--remote.n_closed];
+        pthread_mutex_unlock(&remote.lock);
+        if (!id) return;
+        for (int node = 1; node < dt_nodes; node++) dt_wire_u64(entry(node, DT_M_CLOSE), id);
+    }
+}
+
+static void put_op(dt_wire *w, const dt_load_op *o) {
+    dt_wire_u64(w, o->file->id);
+    dt_wire_i64(w, o->at);
+    dt_wire_i64(w, o->to);
+    dt_wire_u64(w, (uint64_t)o->ndim);
+    for (int d = 0; d < o->ndim; d++) {
+        dt_wire_i64(w, o->shape[d]);
+        dt_wire_i64(w, o->from[d]);
+        dt_wire_i64(w, o->into[d]);
+    }
+    dt_wire_u64(w, o->check.bytes);
+    if (!o->check.bytes) return;
+    dt_wire_u64(w, o->check.at);
+    dt_wire_u64(w, o->check.crc);
+}
+
+static bool all_there(const dt_load *r, int node) {
+    for (int i = 0; i < r->n; i++)
+        if (!r->op[i].file->here || !atomic_load(&r->op[i].file->here[node])) return false;
+    return true;
+}
+
+/* Read here, then sent. */
+static dt_status read_and_send(const dt_load *r, dt_device d, dt_buf **out) {
+    void *data = dt_malloc((size_t)r->numel * dt_dtype_size(r->dtype) + 1);
+    if (!data) return no_memory();
+    dt_view v = {.data = data, .dtype = r->dtype, .ndim = 1, .shape = {r->numel}, .stride = {1}};
+    dt_status s = dt_load_run(r, data);
+    if (!s) s = dt_remote_host(&v, d, out);
+    dt_free(data);
+    return s;
+}
+
+dt_status dt_remote_read(const dt_load *r, dt_device d, dt_future *f, dt_buf **out) {
+    int node = dt_device_node(d);
+    if (!all_there(r, node)) {
+        DT_TRY(read_and_send(r, d, out));
+        if (f) dt_future_part(f, NULL);
+        return DT_OK;
+    }
+    dt_error_t *lost = atomic_load(&remote.lost[node]);
+    if (lost) return dt_fail(lost->status, "%s", lost->text);
+    dt_buf *b = buffer_new(d, (size_t)r->numel * dt_dtype_size(r->dtype));
+    request *q = b && f ? request_new(node, f) : NULL;
+    if (!b || (f && !q)) {
+        if (b) id_put(node, b->id);
+        dt_free(b);
+        return no_memory();
+    }
+    dt_wire *w = entry(node, DT_M_READ);
+    dt_wire_u64(w, b->id);
+    dt_wire_u64(w, d);
+    dt_wire_u64(w, r->site);
+    dt_wire_u64(w, r->dtype);
+    dt_wire_i64(w, r->numel);
+    dt_wire_u64(w, q != NULL);
+    if (q) {
+        dt_future_ref(f);
+        put_request(w, node, q->id);
+    }
+    dt_wire_u64(w, (uint64_t)r->n);
+    for (int i = 0; i < r->n; i++) put_op(w, &r->op[i]);
+    *out = b;
+    return DT_OK;
+}
+
+/* ---- reading, waiting, asking ------------------------------------------------------------------------------------------------------------------ */
 dt_status dt_remote_fetch(const dt_part *p, const dt_view *src, const dt_view *dst, dt_future *f) {
     int node = dt_device_node(p->buf->device);
     dt_error_t *lost = atomic_load(&remote.lost[node]);
@@ -542,6 +668,7 @@ dt_status dt_remote_start(void) {
     for (int i = 1; i < n; i++) DT_TRY(dt_history_init(&remote.talk[i].history, true));
     DT_TRY(dt_net_start(&hooks, dt_ops_hash(), START_S));
     dt_buf_drop_elsewhere = drop_remote;
+    dt_file_drop_elsewhere = drop_file;
     return DT_OK;
 }
 

@@ -9,6 +9,7 @@
 #define DT_CONTROLLER_REMOTE_H
 
 #include "controller/engine.h"
+#include "plan/source.h"
 
 dt_status dt_remote_start(void) DT_WUR; /* nothing if this process was started alone */
 void dt_remote_stop(void);
@@ -26,6 +27,10 @@ dt_status dt_remote_run(const dt_graph *g, dt_plan *p, dt_binding *b) DT_WUR;
 void dt_remote_drop_plan(const dt_plan *p);
 /* A piece of host memory (strided) becomes a contiguous buffer of another node. */
 dt_status dt_remote_host(const dt_view *src, dt_device d, dt_buf **out) DT_WUR;
+/* Other nodes open the file; f gets a part from each, and then file->here is known. */
+void dt_remote_open(dt_file *file, dt_future *f);
+/* The same from files; r stays the caller's. A node that cannot read one of them is sent what this one reads. f, if given, gets one part, but not on failure. */
+dt_status dt_remote_read(const dt_load *r, dt_device d, dt_future *f, dt_buf **out) DT_WUR;
 /* Copy a part into a future's buffer; takes over one `part` of the future. */
 dt_status dt_remote_fetch(const dt_part *p, const dt_view *src, const dt_view *dst, dt_future *f) DT_WUR;
 void dt_remote_sync(dt_future *f); /* adds one part a node */

@@ -101,6 +101,55 @@ static dt_status remote_part(dt_gvalue *v, int i, dt_view *src, const dt_hostbuf
     return DT_OK;
 }
 
+/* Reads part i into memory of its own. Always gives f its part unless it fails. */
+static dt_status file_part(dt_gvalue *v, int i, const dt_source *s, dt_future *f) {
+    dt_device d = v->meta->mesh->dev[i];
+    dt_device_state *dev;
+    dt_load *r;
+    DT_TRY(dt_load_new(s, v->meta, i, &r));
+    size_t bytes = (size_t)r->numel * dt_dtype_size(r->dtype), got = bytes;
+    void *data = NULL;
+    dt_part *p = dt_gvalue_part(v, i, NULL);
+    dt_status st;
+    if (DT_UNLIKELY(!dt_device_here(d))) {
+        st = dt_remote_read(r, d, f, &p->buf);
+        if (!st) p->buf->live = 1;
+        dt_load_free(r);
+        return st;
+    }
+    st = dt_device_get(d, &dev);
+    if (!st) st = dt_alloc_get(&dev->alloc, &got, &data);
+    if (!st && !(p->buf = dt_buf_new(d, got, data))) {
+        dt_alloc_put(&dev->alloc, data, got);
+        st = dt_fail(DT_E_NOMEM, "value: out of host memory");
+    }
+    if (st) {
+        dt_load_free(r);
+        return st;
+    }
+    p->buf->live = 1;
+    if (!bytes || dt_device_kind(d) == DT_SIM) {
+        dt_load_free(r);
+        if (f) dt_future_part(f, NULL);
+        return DT_OK;
+    }
+    r->buf = p->buf;
+    atomic_fetch_add(&p->buf->refs, 1);
+    if ((r->done = f)) dt_future_ref(f);
+    p->buf->n_written++;
+    dt_device_push(dev, (dt_item){DT_ITEM_READ, r});
+    return DT_OK;
+}
+
+dt_status dt_gvalue_from_files(dt_gvalue *v, const dt_source *s, dt_future *f) {
+    int n = v->meta->mesh->n, i = 0;
+    dt_status st = dt_gvalue_parts(v);
+    for (; i < n && !st; i++) st = file_part(v, i, s, f);
+    for (i -= st != DT_OK; f && i < n; i++) dt_future_part(f, NULL); /* those that were not begun */
+    v->ready = st == DT_OK;
+    return st;
+}
+
 dt_status dt_gvalue_from_host(dt_gvalue *v, dt_hostbuf *h) {
     const dt_meta *m = v->meta;
     int64_t stride[DT_MAX_DIM] = {0}, s = 1;

@@ -17,6 +17,7 @@
 #include "plan/history.h"
 #include "plan/remote.h"
 #include "plan/serial.h"
+#include "plan/source.h"
 #include "plan/trace.h"
 #include "worker/devices.h"
 
@@ -39,7 +40,7 @@ static struct {
     message *first, **last;
     _Atomic uint32_t bell;
     _Atomic bool lost;
-    dt_htab buffers, plans;
+    dt_htab buffers, plans, files;
     uint64_t taken, seq, request; /* runs; the last one's seq; the last request's id */
     dt_history history;
     dt_unwire attached; /* of the message at hand */
@@ -281,6 +282,90 @@ static dt_status on_host(dt_unwire *u) {
     return add_buffer(id, b);
 }
 
+/* ---- files ---------------------------------------------------------------------------------------------------------------------------------------------- */
+/* That a file is not here, or is another one, is an answer and no failure. */
+static dt_status on_open(dt_unwire *u) {
+    dt_wire w = {0};
+    uint64_t request = request_id(u), id = dt_unwire_u64(u);
+    const char *path = dt_unwire_text(u);
+    uint64_t size = dt_unwire_u64(u), head = dt_unwire_u64(u);
+    uint32_t crc = (uint32_t)dt_unwire_count(u, UINT32_MAX);
+    if (u->bad || !path) return nonsense("a file without a name");
+    dt_file *f;
+    dt_status s = dt_file_open(path, size, head, crc, &f);
+    if (!s) DT_TRY(add(&node.files, id, f));
+    dt_error_t *e = s ? dt_error_new(s, 0, "", dt_error_message()) : NULL;
+    dt_wire_u64(&w, DT_R_DONE);
+    dt_wire_u64(&w, request);
+    put_status(&w, e);
+    dt_error_unref(e);
+    answer(&w);
+    return DT_OK;
+}
+
+static dt_status on_close(dt_unwire *u) {
+    dt_file_unref(drop(&node.files, dt_unwire_u64(u))); /* one that could not be opened is not here */
+    return DT_OK;
+}
+
+static bool read_op(dt_unwire *u, dt_load_op *o) {
+    entry *e = find(&node.files, dt_unwire_u64(u));
+    if (!e) return false;
+    o->file = dt_file_ref(e->p);
+    o->at = dt_unwire_i64(u);
+    o->to = dt_unwire_i64(u);
+    o->ndim = (int32_t)dt_unwire_count(u, DT_MAX_DIM);
+    for (int d = 0; d < o->ndim; d++) {
+        o->shape[d] = dt_unwire_i64(u);
+        o->from[d] = dt_unwire_i64(u);
+        o->into[d] = dt_unwire_i64(u);
+    }
+    if (!(o->check.bytes = dt_unwire_u64(u))) return !u->bad;
+    o->check.at = dt_unwire_u64(u);
+    o->check.crc = (uint32_t)dt_unwire_count(u, UINT32_MAX);
+    return !u->bad;
+}
+
+/* r is filled in but for its memory: that it is short is told when the part is read. */
+static dt_status start_read(dt_load *r, uint64_t id, dt_device d, dt_device_state *s) {
+    size_t got = (size_t)r->numel * dt_dtype_size(r->dtype);
+    void *data = NULL;
+    dt_status st = dt_alloc_get(&s->alloc, &got, &data);
+    dt_buf *b = r->buf = dt_buf_new(d, st ? 0 : got, data);
+    if (!b) return no_memory();
+    DT_TRY(add_buffer(id, b));
+    dt_error_t *e = st ? dt_error_new(st, r->site, "read", dt_error_message()) : NULL;
+    if (e) atomic_store(&b->error, e); /* the worker only tells it */
+    atomic_fetch_add(&b->refs, 1);
+    b->n_written++;
+    dt_device_push(s, (dt_item){DT_ITEM_READ, r});
+    return DT_OK;
+}
+
+static dt_status on_read(dt_unwire *u) {
+    uint64_t id = dt_unwire_u64(u);
+    dt_device d;
+    dt_device_state *s;
+    DT_TRY(device_of(u, &d, &s));
+    uint32_t site = (uint32_t)dt_unwire_count(u, UINT32_MAX);
+    dt_dtype dtype = (dt_dtype)dt_unwire_count(u, DT_DTYPE_COUNT - 1);
+    int64_t numel = dt_unwire_i64(u);
+    dt_future *done = NULL;
+    if (dt_unwire_count(u, 1)) DT_TRY(pending_new(request_id(u), DT_R_DONE, NULL, &done));
+    int n = (int)dt_unwire_count(u, u->n - u->at);
+    if (u->bad || numel < 0 || numel > INT64_MAX / 64) return nonsense("a read of no file");
+    dt_load *r = dt_load_alloc(n);
+    if (!r) return no_memory();
+    r->done = done;
+    r->site = site;
+    r->dtype = dtype;
+    r->numel = numel;
+    for (r->n = 0; r->n < n; r->n++)
+        if (!read_op(u, &r->op[r->n])) return nonsense("a read of an unknown file");
+    DT_TRY(dt_load_check(r));
+    return start_read(r, id, d, s);
+}
+
 static dt_status on_poison(dt_unwire *u) {
     uint64_t id = dt_unwire_u64(u);
     dt_device d;
@@ -417,6 +502,9 @@ static dt_status on_entry(dt_unwire *u, bool *stop) {
     case DT_M_RUN: return on_run(u);
     case DT_M_FREE: return on_free(u);
     case DT_M_HOST: return on_host(u);
+    case DT_M_OPEN: return on_open(u);
+    case DT_M_CLOSE: return on_close(u);
+    case DT_M_READ: return on_read(u);
     case DT_M_POISON: return on_poison(u);
     case DT_M_FETCH: return on_fetch(u);
     case DT_M_SYNC: return on_sync(u);
@@ -495,6 +583,7 @@ static dt_status serve(void) {
 
 dt_status dt_node_tables(void) {
     DT_TRY(dt_htab_init(&node.buffers, 1024));
+    DT_TRY(dt_htab_init(&node.files, 16));
     return dt_htab_init(&node.plans, 256);
 }
 

@@ -5,6 +5,8 @@
  *                                                           (double for float64, int64 otherwise), or 0 where call->in[i] is NULL
  *   DROP    header | id << 8                                the client no longer names this value
  *   HOST    header, dt_meta *, site, id, dt_hostbuf *       a value from host memory (contiguous, global); the ring owns one reference
+ *   FILE    header, dt_meta *, site, id, dt_source *, dt_future *   a value from files; the ring owns the references. The future, if any: it has been read everywhere
+ *   OPEN    header, dt_file *, dt_future *                  other nodes open the file, too; when that is done the file knows which could. The ring owns the references
  *   FETCH   header, id, dt_future *, site                   read a value into the future's buffer; the ring owns one reference
  *   SYNC    header, dt_future *                             completes when all work before it is done; n_in 1: other nodes begin to trace; 2: they end, and their events are here
  *   LIMIT   header, device, bytes                           set a device's memory limit (0: none); n_in 1: its budget; n_in 2: every device's
@@ -20,7 +22,18 @@
 
 #include "ops/op.h"
 
-typedef enum dt_record { DT_REC_CALL = 1, DT_REC_DROP, DT_REC_HOST, DT_REC_FETCH, DT_REC_SYNC, DT_REC_LIMIT, DT_REC_STATS, DT_REC_STOP } dt_record;
+typedef enum dt_record {
+    DT_REC_CALL = 1,
+    DT_REC_DROP,
+    DT_REC_HOST,
+    DT_REC_FETCH,
+    DT_REC_SYNC,
+    DT_REC_LIMIT,
+    DT_REC_STATS,
+    DT_REC_FILE,
+    DT_REC_OPEN,
+    DT_REC_STOP
+} dt_record;
 #define DT_REC_HEADER(kind, n_in, n_out) ((uint64_t)(kind) | (uint64_t)(n_in) << 8 | (uint64_t)(n_out) << 28)
 static inline dt_record dt_rec_kind(uint64_t h) { return (dt_record)(h & 255); }
 static inline uint32_t dt_rec_n_in(uint64_t h) { return (uint32_t)(h >> 8) & 0xfffff; }

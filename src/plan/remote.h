@@ -7,9 +7,13 @@ enum {
     /* controller -> node */
     DT_M_PLAN = 1,  /* id, plan */
     DT_M_DROP_PLAN, /* id */
-    DT_M_RUN,  /* plan id, seq since the last run, numbers and sites that differ from its last run's; per program: ids and offsets of inputs, ids of results */
-    DT_M_FREE, /* buffer id */
-    DT_M_HOST, /* buffer id, device, bytes, 0: data; or 1: they are attached */
+    DT_M_RUN,   /* plan id, seq since the last run, numbers and sites that differ from its last run's; per program: ids and offsets of inputs, ids of results */
+    DT_M_FREE,  /* buffer id */
+    DT_M_HOST,  /* buffer id, device, bytes, 0: data; or 1: they are attached */
+    DT_M_OPEN,  /* request id, file id, path, size, bytes of the head, their checksum */
+    DT_M_CLOSE, /* file id */
+    DT_M_READ, /* buffer id, device, site, dtype, elements, 1 and request id or 0, blocks; per block: file id, byte, element, dimensions (size, stride in the file,
+                     stride in the part), bytes to check (0: none; else where, and the checksum) */
     DT_M_POISON,  /* buffer id, device, status, site, text */
     DT_M_FETCH,   /* request id (here and below: since the last one), buffer id, device, offset, view */
     DT_M_SYNC,    /* request id */

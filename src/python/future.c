@@ -218,6 +218,7 @@ static PyObject *fetch_async(PyObject *self, future_kind kind) {
     dt_engine_flush();
     return future_make(f, kind);
 }
+PyObject *dt_py_future_done(dt_future *f) { return future_make(f, F_SYNC); }
 PyObject *dt_py_future_item(PyObject *self, PyObject *none) {
     const dt_meta *m = dt_tensor_meta(dt_py_tensor_of(self));
     if (m->numel != 1) return PyErr_Format(PyExc_RuntimeError, "a Tensor with %lld elements cannot be converted to Scalar", (long long)m->numel);

@@ -163,12 +163,16 @@ bool dt_py_is_array(PyObject *o); /* numpy.ndarray or another object with an arr
 
 /* ---- future.c ---- */
 int dt_py_future_init(PyObject *module);
-dt_tensor *dt_py_given(dt_tensor *t); /* t was made of host memory: waits if much of that is under way; NULL: interrupted, and t is gone */
-int dt_py_wait(dt_future *f);         /* GIL released, signals served; 0, or -1 with the failure as an exception */
-dt_future *dt_py_fetch(dt_tensor *t); /* flushed and waited for; NULL = exception */
+dt_tensor *dt_py_given(dt_tensor *t);      /* t was made of host memory: waits if much of that is under way; NULL: interrupted, and t is gone */
+int dt_py_wait(dt_future *f);              /* GIL released, signals served; 0, or -1 with the failure as an exception */
+dt_future *dt_py_fetch(dt_tensor *t);      /* flushed and waited for; NULL = exception */
+PyObject *dt_py_future_done(dt_future *f); /* a Future of None; takes the reference */
 int dt_py_read_one(dt_tensor *t, dt_dtype *type, char value[8]);
 PyObject *dt_py_future_numpy(PyObject *self, PyObject *none), *dt_py_future_item(PyObject *self, PyObject *none),
     *dt_py_future_tolist(PyObject *self, PyObject *none), *dt_py_future_bytes(PyObject *self, PyObject *none);
+
+/* ---- file.c ---- */
+int dt_py_file_init(PyObject *module);
 
 /* ---- dlpack.c ---- */
 PyObject *dt_py_dlpack(PyObject *self, PyObject *const *args, Py_ssize_t n, PyObject *kwnames);

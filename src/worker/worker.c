@@ -339,10 +339,30 @@ static void fetch(dt_worker *w, dt_fetch *f) {
     dt_free(f);
 }
 
+/* A part from a file. Those who read the part wait for it as for a program's result. */
+static void read_file(dt_load *r) {
+    uint64_t begin = dt_tracing() ? dt_trace_now() : 0;
+    dt_error_t *e = atomic_load(&r->buf->error), *none = NULL;
+    if (!e && dt_load_run(r, r->buf->data)) {
+        e = dt_error_new(DT_E_VALUE, r->site, "read", dt_error_message());
+        if (!atomic_compare_exchange_strong(&r->buf->error, &none, e)) dt_error_unref(e);
+        e = atomic_load(&r->buf->error);
+    }
+    if (DT_UNLIKELY(begin != 0)) dt_trace_add(DT_TRACE_FETCH, "read a file", r->site, begin, (uint64_t)r->numel * dt_dtype_size(r->dtype), 0);
+    count_done(r->buf, &r->buf->written);
+    if (r->done) {
+        dt_future_part(r->done, e);
+        dt_future_unref(r->done);
+    }
+    dt_buf_unref(r->buf);
+    dt_load_free(r);
+}
+
 static bool run_item(dt_worker *w, dt_item it) {
     switch (it.kind) {
     case DT_ITEM_RUN: run_program(w, it.p); break;
     case DT_ITEM_FETCH: fetch(w, it.p); break;
+    case DT_ITEM_READ: read_file(it.p); break;
     case DT_ITEM_SYNC:
         dt_future_part(it.p, NULL);
         dt_future_unref(it.p);

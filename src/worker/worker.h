@@ -11,6 +11,7 @@
 #define DT_WORKER_WORKER_H
 
 #include "comm/comm.h"
+#include "plan/source.h"
 
 typedef struct dt_worker dt_worker;
 
@@ -20,10 +21,10 @@ typedef struct dt_fetch { /* copy one part into a future's host buffer */
     dt_view src, dst;     /* data set; dst lies in future->buf */
 } dt_fetch;
 
-typedef enum dt_item_kind { DT_ITEM_RUN, DT_ITEM_FETCH, DT_ITEM_SYNC, DT_ITEM_STOP } dt_item_kind;
+typedef enum dt_item_kind { DT_ITEM_RUN, DT_ITEM_FETCH, DT_ITEM_READ, DT_ITEM_SYNC, DT_ITEM_STOP } dt_item_kind;
 typedef struct dt_item {
     dt_item_kind kind;
-    void *p; /* dt_run_part * | dt_fetch * (freed by the worker) | dt_future * (one reference) | NULL */
+    void *p; /* dt_run_part * | dt_fetch * | dt_load * (freed by the worker) | dt_future * (one reference) | NULL */
 } dt_item;
 
 dt_status dt_worker_new(dt_device d, int team_max, int team, void (*wake)(void),

@@ -302,7 +302,7 @@ def test_the_message_names_file_and_tensor(tmp_path):
     data[-3] ^= 4
     with open(part, "wb") as f:
         f.write(data)
-    with pytest.raises(checkpoint.CheckpointError, match=r"part-00001.safetensors: tensor 'w': the checksum of 'w\[32:64\]'"):
+    with pytest.raises(checkpoint.CheckpointError, match=r"tensor 'w': .*part-00001.safetensors: the checksum of bytes 120 to 248"):
         checkpoint.load(path)
     assert checkpoint.load(path, {"b": dtorch.zeros(4)})["b"].tolist() == [1] * 4  # which lies elsewhere
     checkpoint.load(path, verify=False)

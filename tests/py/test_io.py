@@ -5,8 +5,11 @@ import importlib.util
 import io as stdio
 import json
 import math
+import os
 import pickle
 import random
+import subprocess
+import sys
 
 import dtorch
 import numpy as np
@@ -333,3 +336,109 @@ def test_shapes_that_no_tensor_can_have(tmp_path, shape):
     for read in (safetensors.load_file, dtorch.load):
         with pytest.raises(io.SafetensorError, match="x.safetensors.*'a'"):
             read(path)
+
+
+# ---- tensors are read when they are wanted
+
+
+def wide(tmp_path, n=300):
+    """A file with a tensor that is not read at once, and its values."""
+    values = np.arange(n * 64, dtype=np.float32).reshape(n, 64)
+    path = tmp_path / "wide.safetensors"
+    io.save_file({"x": dtorch.from_numpy(values)}, path)
+    return path, values
+
+
+def test_a_file_that_changes_before_it_is_read_gives_a_late_error(tmp_path):
+    path, values = wide(tmp_path)
+    x, y = io.load_file(path)["x"], io.load_file(path)["x"]
+    with open(path, "r+b") as f:
+        f.seek(-1, 2)
+        f.write(b"!")
+    for value in (x, y[1:250], x + 1):
+        with pytest.raises(ValueError, match=r"wide.safetensors: the file has been changed.*\n.*test_io.py"):
+            value.sum().item()
+    path, values = wide(tmp_path)
+    x = io.load_file(path)["x"]
+    os.truncate(path, 30_000)
+    with pytest.raises(ValueError, match=r"wide.safetensors: the file (ends at byte 30000|has been changed)"):
+        x.numpy()
+    assert dtorch.ones(3).sum().item() == 3
+
+
+def test_a_file_that_is_replaced_or_deleted_is_read_as_it_was(tmp_path):
+    path, values = wide(tmp_path)
+    x = io.load_file(path)["x"]
+    io.save_file({"x": dtorch.zeros(300, 64)}, path)
+    np.testing.assert_array_equal(x.numpy(), values)
+    path, values = wide(tmp_path)
+    with safetensors.safe_open(path) as f:
+        x = f.get_tensor("x")
+    path.unlink()
+    np.testing.assert_array_equal(x.numpy(), values)
+
+
+def test_views_and_writes_of_what_lies_in_a_file(tmp_path):
+    path, values = wide(tmp_path)
+    x = io.load_file(path)["x"]
+    for f in (
+        lambda t: t.T,
+        lambda t: t[7:200:3],
+        lambda t: t[:, 5],
+        lambda t: t.reshape(4, 75, 8, 8).permute(2, 0, 3, 1) if isinstance(t, dtorch.Tensor) else t.reshape(4, 75, 8, 8).transpose(2, 0, 3, 1),
+        lambda t: t.reshape(-1)[100:18_000].reshape(-1, 100)[:, 20:90],
+        lambda t: t[200:].T[3:9],
+        lambda t: t[300:],
+    ):
+        np.testing.assert_array_equal(f(x).numpy(), f(values))
+    y = io.load_file(path)["x"]
+    part = y[10:20]
+    y.add_(1)
+    np.testing.assert_array_equal(part.numpy(), values[10:20] + 1)
+    part.zero_()
+    assert y[10:20].abs().sum().item() == 0
+    w = io.load_file(path)["x"].requires_grad_()
+    w.T.sum().backward()
+    assert w.grad.shape == w.shape
+    z = dtorch.zeros(300, 64, dtype=dtorch.float64)
+    z.copy_(io.load_file(path)["x"])
+    np.testing.assert_array_equal(z.numpy(), values)
+
+
+@pytest.mark.parametrize("placements", [(0, 0), (0, 1), (1, 0), (None, 1), (1, 1), (None, None)])
+def test_shards_of_what_lies_in_a_file(tmp_path, placements):
+    path, values = wide(tmp_path, 301)
+    mesh = dtorch.init_device_mesh("cpu", (2, 3))
+    at = [dtorch.Replicate() if d is None else dtorch.Shard(d) for d in placements]
+    x = io.load_file(path)["x"]
+    for t, v in ((x, values), (x.T, values.T), (x[4:120, 3:50], values[4:120, 3:50])):
+        there = t.redistribute(mesh, at)
+        np.testing.assert_array_equal(there.full_tensor().numpy(), v)
+        like = dtorch.distribute_tensor(dtorch.from_numpy(np.ascontiguousarray(v)), mesh, at)
+        for a, b in zip(there.to_local(), like.to_local(), strict=True):
+            np.testing.assert_array_equal(a.numpy(), b.numpy())
+
+
+def test_loading_shards_takes_the_memory_of_the_shards(tmp_path):
+    """In a process of its own: the peak is that of the shards and of a block for each reader."""
+    program = """
+import sys, dtorch
+from dtorch import Shard, io
+mesh = dtorch.init_device_mesh("cpu", (2,))
+if sys.argv[2] == "make":
+    io.save_file({"a": dtorch.arange(2048. * 2048).view(2048, 2048), "b": dtorch.arange(4096. * 1024).view(4096, 1024)}, sys.argv[1])
+    sys.exit()
+dtorch.zeros(2, device_mesh=mesh, placements=[Shard(0)]).sum().item()
+def peak():
+    return int(next(line for line in open("/proc/self/status") if line.startswith("VmHWM")).split()[1]) / 1024
+before = peak()
+kept = [t.redistribute(mesh, [Shard(d)]) for d, t in enumerate(io.load_file(sys.argv[1]).values())]
+dtorch.synchronize()
+print(peak() - before, sum(int(t.full_tensor()[-1, -1]) for t in kept))
+"""
+    for what in ("make", "load"):
+        command = [sys.executable, "-c", program, str(tmp_path / "x.safetensors"), what]
+        out = subprocess.run(command, capture_output=True, text=True, check=True, timeout=60)
+    peak, last = out.stdout.split()
+    assert int(last) == 2 * (2**22 - 1)
+    assert 31 < float(peak) < 32 + 6, out.stdout  # MiB: 16 and 16, a block of 1 for two devices, and what Python and the engine take

@@ -1,64 +1,25 @@
-"""Reading a checkpoint onto any mesh: each device gets the box that the layout gives it, put together from the slices that were written.
+"""Reading a checkpoint onto any mesh: each device reads the box that the layout gives it, put together from the slices that were written.
 
     wanted box      runs of indices per dimension ┐
     written slices  runs of indices per dimension ┴─> their intersection, run by run: which block of which file goes where
 
-Files are mapped, so only the needed bytes are read; but a slice of which anything is needed is read once to verify its checksum.
+The intersection and the reading are the engine's (src/plan/source.h): a device reads its part itself, on whatever machine it is, and only the bytes it
+needs; but a slice of which anything is needed is read once on each machine to verify its checksum.
 """
 
 from __future__ import annotations
 
 import itertools
+import math
 import os
 
 import dtorch
+from dtorch import _C
 from dtorch.checkpoint import _files, _state
 from dtorch.checkpoint._files import CheckpointError
-from dtorch.io import _BY_NAME, _MAX_DIM, SafetensorError, _map, _parse
+from dtorch.io import _BY_NAME, _MAX_DIM, SafetensorError, _File
 
 __all__ = ["describe", "load"]
-
-
-def _runs(lo, n, rows, step):
-    """The runs of a box's dimension: [(first index, length, place in the box)]."""
-    if n == 0:
-        return []
-    run = n // rows
-    return [(lo + r * step, run, r * run) for r in range(rows)]
-
-
-def _common(a, b):
-    """Where runs a and b meet: [(place in a's box, place in b's box, length)]."""
-    out, i, j = [], 0, 0
-    while i < len(a) and j < len(b):
-        lo, hi = max(a[i][0], b[j][0]), min(a[i][0] + a[i][1], b[j][0] + b[j][1])
-        if lo < hi:
-            out.append((a[i][2] + lo - a[i][0], b[j][2] + lo - b[j][0], hi - lo))
-        if a[i][0] + a[i][1] <= b[j][0] + b[j][1]:
-            i += 1
-        else:
-            j += 1
-    return out
-
-
-def _meeting(wanted, written):
-    """Where two boxes meet, per dimension as :func:`_common` says; None if they do not."""
-    out = []
-    for w, s in zip(wanted, written, strict=True):
-        if w[2] == 1 and s[2] == 1:
-            lo, hi = max(w[0], s[0]), min(w[0] + w[1], s[0] + s[1])
-            meet = [(lo - w[0], lo - s[0], hi - lo)] if lo < hi else None
-        else:
-            meet = _common(_runs(*w), _runs(*s))
-        if not meet:
-            return None
-        out.append(meet)
-    return out
-
-
-def _plain(box):
-    """The box without the step of dimensions of one run, which means nothing."""
-    return [b if b[2] > 1 else (b[0], b[1], 1, 0) for b in box]
 
 
 def _is_size(v):
@@ -66,52 +27,57 @@ def _is_size(v):
 
 
 class _Part:
-    """One file, mapped and parsed at first use."""
+    """One file, opened and parsed at first use."""
 
     def __init__(self, folder, file, entry):
         self.path = os.path.join(folder, file)
         if not isinstance(file, str) or os.path.basename(file) != file or not isinstance(entry, dict):
             raise CheckpointError(f"{os.path.join(folder, _files.INDEX)}: bad name of a file: {file!r}")
-        self.entry, self.buffer, self.verified = entry, None, set()
+        self.entry, self.reader = entry, None
 
     def open(self):
-        if self.buffer is not None:
-            return
+        if self.reader is not None:
+            return self.reader
         try:
-            buffer = _map(self.path)
+            size = os.stat(self.path).st_size
+            if size != self.entry.get("size"):
+                raise CheckpointError(
+                    f"{self.path}: the file has {size} bytes, the index says {self.entry.get('size')}: truncated or replaced"
+                )
+            reader = _File(self.path)
         except FileNotFoundError:
             raise CheckpointError(f"{self.path}: the file is missing") from None
-        if len(buffer) != self.entry.get("size"):
-            raise CheckpointError(
-                f"{self.path}: the file has {len(buffer)} bytes, the index says {self.entry.get('size')}: truncated or replaced"
-            )
-        try:
-            self.tensors, _, self.start = _parse(buffer, self.path)
         except SafetensorError as e:
             raise CheckpointError(str(e)) from None
-        if _files.checksum(buffer[: self.start]) != self.entry.get("header"):
+        if _files.checksum(reader._read(0, reader.start)) != self.entry.get("header"):
             raise CheckpointError(f"{self.path}: the checksum of the header is wrong: the file was changed or damaged")
-        self.buffer = buffer
+        self.reader = reader
+        return reader
 
-    def raw(self, name, key, shape, row, crc, verify):
-        """(buffer, offset) of a slice, after checking it."""
-        self.open()
-        found = self.tensors.get(key)
-        if found is None:
+    def boxes(self, name, key, written, row, crc):
+        """A slice as boxes for `_C._file_tensor`: one a run. crc: its checksum is compared; None: not."""
+        reader, shape = self.open(), [n for _, n, _, _ in written]
+        if key not in reader.tensors:
             raise CheckpointError(f"{self.path}: tensor {name!r}: the file does not contain {key!r}")
-        if found[0] is not row or list(found[1]) != shape:
+        found, size, at, count = reader.find(key)
+        if found is not row or list(size) != shape:
             raise CheckpointError(
-                f"{self.path}: tensor {name!r}: {key!r} is {found[0][0]} {list(found[1])}, the index says {row[0]} {shape}"
+                f"{self.path}: tensor {name!r}: {key!r} is {found[0]} {list(size)}, the index says {row[0]} {shape}"
             )
-        at = self.start + found[2]
-        if verify and key not in self.verified:
-            with memoryview(self.buffer) as view, view[at : self.start + found[3]] as part:
-                if _files.checksum(part) != crc:
-                    raise CheckpointError(
-                        f"{self.path}: tensor {name!r}: the checksum of {key!r} is wrong: the file was changed or damaged"
-                    )
-            self.verified.add(key)
-        return self.buffer, at
+        try:
+            check = None if crc is None else (at, count, int(crc, 16))
+        except (TypeError, ValueError):
+            raise CheckpointError(f"{self.path}: tensor {name!r}: {crc!r} is no checksum") from None
+        strides = [1] * len(shape)
+        for d in range(len(shape) - 2, -1, -1):
+            strides[d] = strides[d + 1] * shape[d + 1]
+        out = []
+        for run in itertools.product(*(range(rows) for _, _, rows, _ in written)):
+            lo = [b[0] + r * b[3] for b, r in zip(written, run, strict=True)]
+            each = [b[1] // b[2] for b in written]
+            first = sum(r * n * s for r, n, s in zip(run, each, strides, strict=True))
+            out.append((reader.file, at + first * row[3], lo, each, strides, check))
+        return out
 
 
 class _Reader:
@@ -130,7 +96,7 @@ class _Reader:
             self.parts = {file: _Part(self.folder, file, entry) for file, entry in self.index["files"].items()}
         except (KeyError, AttributeError) as e:
             raise CheckpointError(f"{self.what}: the index is not as the format says: {e!r}") from None
-        self.known = {}
+        self.known, self.reading = {}, []
 
     def entry(self, name):
         """(row, shape, slices [(part, key, box, crc)]) of a tensor."""
@@ -152,7 +118,7 @@ class _Reader:
                         raise ValueError("slice")
                     if n and lo + (r - 1) * step + n // r > size:
                         raise ValueError("slice outside of the tensor")
-                slices.append((self.parts[s["file"]], s["key"], _plain(box), s["crc32"]))
+                slices.append((self.parts[s["file"]], s["key"], box, s["crc32"]))
         except CheckpointError:
             raise
         except (KeyError, TypeError, ValueError, AttributeError) as err:
@@ -160,49 +126,35 @@ class _Reader:
         self.known[name] = row, shape, slices
         return self.known[name]
 
-    def box(self, name, box, device):
-        """What a device holds of a tensor: a plain tensor on `device` of the box's shape."""
-        row, _, slices = self.entry(name)
+    def tensor(self, name, mesh, placements):
+        """The tensor on a mesh, or plain; its devices read their parts."""
+        row, shape, slices = self.entry(name)
         dtype = getattr(dtorch, row[1], None)
         if dtype is None:
             raise CheckpointError(f"{self.what}: tensor {name!r} has dtype {row[1]}, which this version does not have")
-        box, shape = _plain(box), [n for _, n, _, _ in box]
-        count = 1
-        for n in shape:
-            count *= n
-        options = {} if device is None else {"device": device}
+        boxes, count = [], math.prod(shape)
         for part, key, written, crc in slices if count else ():
-            if written == box:  # the very slice that was written
-                buffer, at = part.raw(name, key, shape, row, crc, self.verify)
-                return dtorch.frombuffer(buffer, dtype=dtype, count=count, offset=at, **options).reshape(shape)
-        pieces, covered = [], 0
-        for s in slices if count else ():
-            meet = _meeting(box, s[2])
-            if meet is not None:
-                n = 1
-                for m in meet:
-                    n *= sum(k for _, _, k in m)
-                covered += n
-                pieces.append((s, meet))
-        if covered != count:
-            raise CheckpointError(f"{self.what}: tensor {name!r}: the slices hold {covered} of the {count} elements that are wanted")
-        return self._gather(name, row, dtype, shape, count, pieces, options)
+            boxes += part.boxes(name, key, written, row, crc if self.verify else None)
+        held = sum(math.prod(b[3]) for b in boxes)
+        if held != count:
+            raise CheckpointError(f"{self.what}: tensor {name!r}: the slices hold {held} of the {count} elements that are wanted")
+        try:
+            out = _C._file_tensor(shape, dtype, boxes, mesh, placements)
+            future = _C._begin_reading(out)
+        except ValueError as e:
+            raise CheckpointError(f"{self.folder}: tensor {name!r}: {e}") from None
+        if future is not None:
+            self.reading.append((name, future))
+        return out
 
-    def _gather(self, name, row, dtype, shape, count, pieces, options):
-        import numpy as np
-
-        out = np.empty(shape, row[2])
-        for (part, key, box, crc), meet in pieces:
-            local = [b[1] for b in box]
-            buffer, at = part.raw(name, key, local, row, crc, self.verify)
-            size = row[3]
-            for n in local:
-                size *= n
-            raw = np.frombuffer(buffer, "u1", size, at)
-            source = (raw.copy() if at % row[3] else raw).view(row[2]).reshape(local)
-            for block in itertools.product(*meet):
-                out[tuple(slice(a, a + n) for a, _, n in block)] = source[tuple(slice(b, b + n) for _, b, n in block)]
-        return dtorch.frombuffer(out.reshape(-1).view("u1"), dtype=dtype, count=count, **options).reshape(shape)
+    def wait(self):
+        """Until all devices have read what they were told to."""
+        for name, future in self.reading:
+            try:
+                future.get()
+            except ValueError as e:
+                raise CheckpointError(f"{self.folder}: tensor {name!r}: {e}") from None
+        self.reading = []
 
     def _placements(self, name, mesh):
         """How the tensor lay when it was written, if that was on a mesh of this shape; else None."""
@@ -230,16 +182,10 @@ class _Reader:
             with dtorch.no_grad():
                 like = None if placements is None else dtorch.zeros(shape, device_mesh=like.device_mesh, placements=placements)
         with dtorch.no_grad():
-            if like is None or like.device_mesh.ndim == 0:
-                return self.box(name, [(0, n, 1, n) for n in shape], None if like is None else str(like.device))
-            mesh = like.device_mesh
+            if like is None:
+                return self.tensor(name, None, None)
             placements = [dtorch.Replicate() if p.is_partial() else p for p in like.placements]
-            made, locals_ = {}, []
-            for box, device in zip(like._boxes(), mesh.devices, strict=True):
-                if box not in made:
-                    made[box] = self.box(name, box, str(device))
-                locals_.append(made[box])
-            return dtorch.Tensor.from_local(locals_, mesh, placements)
+            return self.tensor(name, like.device_mesh, placements)
 
 
 def load(path, state=None, *, strict=True, verify=True):
@@ -263,8 +209,11 @@ def load(path, state=None, *, strict=True, verify=True):
     if state is None:
         from dtorch import _tree
 
-        return _tree.decode(reader.tree, reader.read, reader.what)
-    return _state.fill(state, reader.tree, reader.read, reader.what, strict)
+        out = _tree.decode(reader.tree, reader.read, reader.what)
+    else:
+        out = _state.fill(state, reader.tree, reader.read, reader.what, strict)
+    reader.wait()
+    return out
 
 
 def describe(path):

@@ -1,0 +1,154 @@
+"""Weights and checkpoints are read by the nodes that hold them; large values come back in pieces; what lies on other nodes is reached as what lies here."""
+
+import os
+import sys
+
+import pytest
+
+sys.path.insert(0, os.path.dirname(os.path.abspath(__file__)))
+from test_nodes import LAUNCHERS, program, pytestmark  # noqa: E402, F401
+
+both = pytest.mark.parametrize("mpiexec", LAUNCHERS, ids=["default", "openmpi"])
+
+
+@both
+@pytest.mark.parametrize("n", [2, 4])
+def test_weights_are_read_by_those_who_hold_them(tmp_path, n, mpiexec):
+    """What node 0 sends does not depend on how large the weights are, and nobody but it would have them otherwise."""
+    out = program(
+        """
+        import os, sys
+        import dtorch
+        os.chdir(os.path.dirname(__file__))
+        from dtorch import Shard, Replicate, init_device_mesh, nn
+        from dtorch.io import load_file, save_file
+        nodes = dtorch._C._net_stats
+        flat = init_device_mesh("cpu", (4,))
+        mesh = init_device_mesh("cpu", (2, 2), mesh_dim_names=("dp", "tp"))
+        for rows in (67, 1667):
+            whole = dtorch.arange(rows * 384.).view(rows, 384)
+            save_file({"weight": whole, "low": whole.to(dtorch.bfloat16), "bias": dtorch.arange(384.)}, f"w{rows}.safetensors")
+            dtorch.synchronize()
+            before = nodes()
+            state = load_file(f"w{rows}.safetensors")
+            layer = nn.Linear(384, rows)
+            layer.weight.data = dtorch.zeros(rows, 384, device_mesh=mesh, placements=[Replicate(), Shard(1)])
+            layer.load_state_dict({"weight": state["weight"], "bias": layer.bias})
+            low = dtorch.zeros(rows, 384, device_mesh=flat, placements=[Shard(0)])
+            low.copy_(state["low"])
+            views = [
+                state["weight"].redistribute(flat, [Shard(0)]),                     # uneven
+                state["weight"].t().redistribute(flat, [Shard(0)]),
+                state["weight"][3:60].redistribute(mesh, [Shard(0), Shard(0)]),
+                state["weight"].chunk(3, 1)[1].redistribute(mesh, [Shard(1), Shard(0)]),
+            ]
+            dtorch.synchronize()
+            after = nodes()
+            sent = {k: after[k] - before[k] for k in after}
+            print(sent["bytes_sent"] + sent["bulk_sent"] + sent["bulk_received"] + sent["bytes_received"] + sent["read"])
+            right = [whole, whole.t(), whole[3:60], whole.chunk(3, 1)[1]]
+            assert all(bool((v.full_tensor() == r).all()) for v, r in zip(views, right))
+            assert bool((layer.weight.detach().full_tensor() == whole).all())
+            assert bool((low.full_tensor() == whole.to(dtorch.bfloat16).float()).all())
+            assert state["bias"].tolist() == list(range(384))
+        """,
+        tmp_path,
+        n,
+        mpiexec=mpiexec,
+    )
+    assert out.returncode == 0, out.stderr[-3000:]
+    few, many = map(int, out.stdout.split())
+    assert many < few + 1000 and many < 20000, (few, many)
+
+
+def test_a_node_without_the_file_is_sent_its_part(tmp_path):
+    """A descriptor of node 0 is a path that other processes do not have."""
+    out = program(
+        """
+        import os, warnings
+        import dtorch
+        os.chdir(os.path.dirname(__file__))
+        from dtorch import Shard, init_device_mesh
+        from dtorch.io import load_file, save_file
+        x = dtorch.arange(60000.).view(100, 600)
+        save_file({"x": x}, "x.safetensors")
+        fd = os.open("x.safetensors", os.O_RDONLY)
+        while fd < 200: fd = os.dup(fd)
+        with warnings.catch_warnings(record=True) as told:
+            warnings.simplefilter("always")
+            there = load_file("x.safetensors")["x"]
+            print(len(told))
+            here = load_file(f"/proc/self/fd/{fd}")["x"]
+        print(len(told), os.path.basename(told[0].filename), f"/proc/self/fd/{fd}: node 1 (" in str(told[0].message))
+        mesh = init_device_mesh("cpu", (4,))
+        for t in (there, here):
+            print(bool((t.redistribute(mesh, [Shard(1)]).full_tensor() == x).all()))
+        """,
+        tmp_path,
+    )
+    assert out.returncode == 0, out.stderr
+    assert out.stdout.splitlines() == ["0", "1 program.py True", "True", "True"]
+
+
+def test_a_file_that_is_cut_off_gives_an_error_with_its_line(tmp_path):
+    out = program(
+        """
+        import os
+        import dtorch
+        os.chdir(os.path.dirname(__file__))
+        from dtorch import Shard, init_device_mesh
+        from dtorch.io import load_file, save_file
+        mesh = init_device_mesh("cpu", (2,))
+        save_file({"x": dtorch.arange(60000.).view(100, 600)}, "x.safetensors")
+        x = load_file("x.safetensors")["x"]        # line 9
+        os.truncate("x.safetensors", 150_000)
+        parts = x.redistribute(mesh, [Shard(0)])
+        for value in (parts, parts.to_local(1), x):
+            try:
+                value.sum().item()
+            except ValueError as e:
+                print("x.safetensors: the file" in str(e) and "program.py:9" in str(e))
+        print(dtorch.ones(3, device_mesh=mesh, placements=[Shard(0)]).sum().item())
+        """,
+        tmp_path,
+    )
+    assert out.returncode == 0, out.stderr
+    assert out.stdout.split() == ["True"] * 3 + ["3.0"]
+
+
+@both
+def test_a_checkpoint_is_read_by_those_who_hold_it(tmp_path, mpiexec):
+    out = program(
+        """
+        import os
+        import dtorch
+        os.chdir(os.path.dirname(__file__))
+        from dtorch import Replicate, Shard, checkpoint, distribute_tensor, init_device_mesh
+        mesh, flat = init_device_mesh("cpu", (2, 2)), init_device_mesh("cpu", (3,))
+        for rows in (70, 1370):
+            x = dtorch.arange(rows * 384.).view(rows, 384)
+            strided = distribute_tensor(x[:30], mesh, [Shard(1), Shard(0)]).reshape(-1)
+            checkpoint.save(f"c{rows}", {"a": distribute_tensor(x, mesh, [Shard(0), Shard(1)]), "s": strided, "n": 3})
+            like = {"n": 0, "a": dtorch.zeros(rows, 384, device_mesh=flat, placements=[Shard(1)])}
+            like["s"] = dtorch.zeros(30 * 384, device_mesh=flat, placements=[Shard(0)])
+            dtorch.synchronize()
+            before = dtorch._C._net_stats()
+            checkpoint.load(f"c{rows}", like)
+            after = dtorch._C._net_stats()
+            print(after["bytes_sent"] + after["bulk_sent"] - before["bytes_sent"] - before["bulk_sent"])
+            assert like["n"] == 3 and bool((like["a"].full_tensor() == x).all()) and bool((like["s"].full_tensor() == x[:30].reshape(-1)).all())
+        with open("c1370/part-00000.safetensors", "r+b") as f:
+            f.seek(-7, 2)
+            f.write(b"?")
+        try:
+            checkpoint.load("c1370", like)
+        except checkpoint.CheckpointError as e:
+            print("tensor" in str(e) and "part-00000.safetensors: the checksum of bytes" in str(e))
+        """,
+        tmp_path,
+        3,
+        mpiexec=mpiexec,
+    )
+    assert out.returncode == 0, out.stderr[-3000:]
+    few, many, told = out.stdout.split()
+    assert int(many) < int(few) + 1000 and told == "True", out.stdout
