@@ -80,7 +80,10 @@ static uint32_t heads[SEGMENTS], n_heads;     /* closed and pending, the first o
 #define latest_at(m) (&last_away[dt_hash_mix((m)->link.hash, 1) % 64])
 static int nodes_pending;
 static kind_limit kinds[KINDS];
-static const dt_mesh *with_openers[64]; /* meshes where openers were seen */
+static struct {
+    const dt_mesh *mesh;
+    uint32_t last;
+} with_openers[64]; /* meshes where openers were seen, and the last one there */
 static dt_graph *spare_graph[16];
 static int n_spare;
 static double *clocks[DT_DEVICE_TYPES], floor_time, latest;
@@ -241,30 +244,25 @@ static bool encloses(const dt_mesh *a, const dt_mesh *b) {
     return known[h].yes;
 }
 
-/* Meshes that the stream visited between two segments on one mesh, that one included. */
-static uint32_t meshes_between(uint32_t from, uint32_t to) {
-    const dt_mesh *seen[64];
-    uint32_t n = 0;
-    for (uint32_t id = from; id <= to; id++) {
-        const segment *s = by_id(id);
-        if (!s || s->side || s->cost <= 0 || (s->mesh != by_id(to)->mesh && encloses(s->mesh, by_id(to)->mesh))) continue;
-        uint32_t k = 0;
-        while (k < n && seen[k] != s->mesh) k++;
-        if (k == n && n < 64) seen[n++] = s->mesh;
-    }
-    return n;
-}
+enum { MESHES = sizeof with_openers / sizeof *with_openers };
 
+/* Since all was flushed: what was a stage in the middle may be another pipeline's last one now. */
 static bool has_openers(const dt_mesh *m) {
-    for (size_t i = 0; i < sizeof with_openers / sizeof *with_openers && with_openers[i]; i++)
-        if (with_openers[i] == m) return true;
+    for (size_t i = 0; i < MESHES && with_openers[i].mesh; i++)
+        if (with_openers[i].mesh == m) return with_openers[i].last >= settled;
     return false;
 }
 
-static void learn_opener(const segment *x, uint32_t limit, uint32_t closer) {
+static void opener_seen(const segment *x) {
     size_t at = 0;
-    while (at < sizeof with_openers / sizeof *with_openers && with_openers[at] && with_openers[at] != x->mesh) at++;
-    if (at < sizeof with_openers / sizeof *with_openers) with_openers[at] = x->mesh;
+    while (at < MESHES && with_openers[at].mesh && with_openers[at].mesh != x->mesh) at++;
+    if (at == MESHES) return;
+    with_openers[at].mesh = x->mesh;
+    if (x->id > with_openers[at].last) with_openers[at].last = x->id;
+}
+
+static void learn_opener(const segment *x, uint32_t limit, uint32_t closer) {
+    opener_seen(x);
     for (uint32_t id = x->run; id < closer; id++) { /* all of the stay */
         segment *s = by_id(id);
         if (!s || s->run != x->run || s->mesh != x->mesh || s->side || s->cost <= 0) continue;
@@ -282,10 +280,24 @@ static bool depends_on(const segment *s, const segment *x) {
     return false;
 }
 
-/* Marks x (a direct source of y on y's mesh) as an opener if y also depends on it by way of another mesh. */
-static bool comes_back(const segment *y, const segment *x) {
+typedef struct mesh_set {
+    const dt_mesh *at[64];
+    uint32_t n;
+} mesh_set;
+
+static void mesh_set_add(mesh_set *l, const dt_mesh *m) {
+    uint32_t k = 0;
+    while (k < l->n && l->at[k] != m) k++;
+    if (k == l->n && k < sizeof l->at / sizeof *l->at) l->at[l->n++] = m;
+}
+
+/* If y depends on x, a direct source of it on its mesh, by way of other meshes as well: the meshes on the way, y's own included. Else 0. What y does not wait for
+ * is not on the way: the gradient of a weight that the first and the last stage share. */
+static uint32_t comes_back(const segment *y, const segment *x) {
     static uint32_t listed[SEGMENTS], walk; /* by which walk last */
     uint32_t queue[WALK_MAX], n = 0;
+    mesh_set way = {{y->mesh}, 1};
+    bool back = false;
     if (!++walk) memset(listed, 0, sizeof listed), walk = 1;
     for (uint32_t id = y->run; id <= y->id; id++) { /* the gradient may have come to an earlier segment of the stay */
         const segment *own = by_id(id);
@@ -298,7 +310,8 @@ static bool comes_back(const segment *y, const segment *x) {
     }
     for (uint32_t at = 0; at < n; at++) {
         const segment *z = by_id(queue[at]);
-        if (z->mesh != y->mesh && depends_on(z, x)) return true;
+        back = back || (z->mesh != y->mesh && depends_on(z, x));
+        if (z->cost > 0 && z->mesh != y->mesh && !encloses(z->mesh, y->mesh)) mesh_set_add(&way, z->mesh);
         for (uint32_t i = 0; i < z->n_dep && n < WALK_MAX; i++) {
             const segment *q = by_id(z->dep[i]);
             if (!q || q->side || q->id <= x->id || listed[q->id % SEGMENTS] == walk) continue;
@@ -306,7 +319,7 @@ static bool comes_back(const segment *y, const segment *x) {
             queue[n++] = q->id;
         }
     }
-    return false;
+    return back ? way.n : 0;
 }
 
 /* A backward is no opener, though its gradients may go round over a norm of all stages' and come back to the optimizer. */
@@ -317,7 +330,7 @@ static bool is_backward(const segment *s) {
 
 /* The youngest opener that y reads from, directly or by way of segments of its own stay, such as activations made again for it: weights, too, go out to
  * other meshes (tied ones) and are read by backwards, but are older. */
-static const segment *find_opener(const segment *y) {
+static const segment *find_opener(const segment *y, uint32_t *meshes) {
     enum { NEAR = 64 };
     const segment *seen[NEAR], *best = NULL;
     int n = 0;
@@ -326,8 +339,10 @@ static const segment *find_opener(const segment *y) {
         for (uint32_t i = 0; i < seen[at]->n_dep; i++) {
             const segment *x = by_id(seen[at]->dep[i]);
             if (!x || x->side || x->mesh != y->mesh || x->run == y->run || is_backward(x) || (best && x->id <= best->id)) continue;
-            if (comes_back(y, x)) {
+            uint32_t back = comes_back(y, x);
+            if (back) {
                 best = x;
+                *meshes = back;
                 continue;
             }
             int k = 0;
@@ -343,11 +358,12 @@ static void find_openers(segment *y) {
         const segment *z = by_id(y->dep[i]);
         away |= z && !z->side && z->mesh != y->mesh;
     }
-    const segment *opener = away ? find_opener(y) : NULL;
+    uint32_t meshes = 0;
+    const segment *opener = away ? find_opener(y, &meshes) : NULL;
     if (!opener) return;
     y->closing = true;
     if (by_id(y->run)) by_id(y->run)->closing = true;
-    learn_opener(opener, meshes_between(opener->id, y->id), y->id);
+    learn_opener(opener, meshes, y->id);
 }
 
 /* Does an opener hold values for a backward to come? Until the stream has shown its closer: if any of its values is alive. */
@@ -444,11 +460,11 @@ static bool reads_opener(const segment *s) {
     return false;
 }
 
-/* Has the stream shown an opener, younger than s, that cannot fill the gap before s? */
+/* Has the stream shown an opener, younger than s, that cannot fill the gap before s? Before it has shown any on this mesh: whatever else waits for other stages. */
 static bool nothing_fills_gap(const segment *s) {
     for (uint32_t i = n_heads; i > 0 && heads[i - 1] > s->id; i--) {
         const segment *z = by_id(heads[i - 1]);
-        if (z->mesh == s->mesh && !z->closing && z->cost > 0 && (limit_of(z->kind) || z->arrives)) return true;
+        if (z->mesh == s->mesh && !z->closing && z->cost > 0 && (limit_of(z->kind) || (z->arrives && !has_openers(z->mesh)))) return true;
     }
     return false;
 }
@@ -462,10 +478,20 @@ static bool comes_later(const segment *s, double *from) {
     return is_pending(b);
 }
 
-/* Commits the segment that begins next; false if none may be committed yet. */
+/* Does an older stay on the mesh of s wait for other segments? */
+static bool older_waits(const segment *s) {
+    for (uint32_t i = 0; i < n_heads && heads[i] < s->id; i++) {
+        const segment *z = by_id(heads[i]);
+        if (z->mesh == s->mesh && z->cost > 0) return true;
+    }
+    return false;
+}
+
+/* Commits the segment that begins next; false if none may be committed yet. What would begin after a gap, and after one that is held back for its own, is held
+ * back too where an older stay waits: that one may come of what is held back, and belong into the gap. */
 static bool commit_next(bool force) {
-    segment *best = NULL, *first = NULL;
-    double best_begin = 0, best_ready = 0, first_ready = 0;
+    segment *first = NULL, *sure = NULL, *after_gap = NULL;
+    double first_ready = 0, sure_begin = 0, sure_ready = 0, gap_begin = 0, gap_ready = 0, held_from = INFINITY;
     opened_list known;
     known.n = 0;
     for (uint32_t i = 0; i < n_can_run; i++) {
@@ -474,19 +500,27 @@ static bool commit_next(bool force) {
         if (!force && comes_later(s, &from)) continue;
         if (!first) first = s, first_ready = from;
         if (s->side || s->cost <= 0) { /* takes no time: as early as can be */
-            best = s, best_ready = from;
-            break;
+            commit(s, from, force);
+            return true;
         }
         opened *at = known_of(s->mesh, &known);
         double begin = fmax(from, at->free);
-        if ((best && begin >= best_begin) || over_limit(s, at)) continue;
-        bool backward = s->closing || (s->staged && !limit_of(s->kind) && has_openers(s->mesh));
-        if (!force && backward && begin > at->free && !nothing_fills_gap(s)) continue;
-        best = s, best_begin = begin, best_ready = from;
+        if (begin > at->free && !force) {
+            if ((after_gap && begin >= gap_begin) || (begin > held_from && older_waits(s)) || over_limit(s, at)) continue;
+            bool backward = s->closing || (s->staged && !limit_of(s->kind) && has_openers(s->mesh));
+            if (backward && !nothing_fills_gap(s))
+                held_from = begin;
+            else
+                after_gap = s, gap_begin = begin, gap_ready = from;
+        } else if (!(sure && begin >= sure_begin) && !over_limit(s, at))
+            sure = s, sure_begin = begin, sure_ready = from;
     }
-    if (!best && force) best = first, best_ready = first_ready;
-    if (best) commit(best, best_ready, force);
-    return best != NULL;
+    if (after_gap && (gap_begin <= held_from || !older_waits(after_gap)) &&
+        !(sure && (sure_begin < gap_begin || (sure_begin == gap_begin && sure->id < after_gap->id))))
+        sure = after_gap, sure_ready = gap_ready;
+    if (!sure && force) sure = first, sure_ready = first_ready;
+    if (sure) commit(sure, sure_ready, force);
+    return sure != NULL;
 }
 
 static bool full(void) { return nodes_pending > NODES_PENDING || next_id - oldest > WINDOW; }
@@ -509,6 +543,7 @@ static void close_one(segment **s) {
     if (!x) return;
     close_sides(); /* x may read from them: what comes may read from x, so it goes elsewhere */
     find_openers(x);
+    if (limit_of(x->kind)) opener_seen(x);
     if (x->run == x->id) insert(heads, &n_heads, x->id);
     await(x);
 }
