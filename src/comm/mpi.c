@@ -8,6 +8,7 @@
 #include <string.h>
 
 #include "base/arena.h"
+#include "comm/net.h"
 
 enum { LONGEST_VERSION = 8192 };
 
@@ -167,4 +168,11 @@ int dt_mpi_failed(const dt_mpi *m, int *rank, int cap) {
     }
     m->group_free(&failed);
     return n;
+}
+
+dt_status dt_net_probe(char *text, size_t cap) {
+    dt_mpi m;
+    DT_TRY(dt_mpi_open(&m));
+    dt_mpi_version(&m, text, cap);
+    return DT_OK;
 }

@@ -11,6 +11,7 @@
 
 #include <limits.h>
 #include <pthread.h>
+#include <sched.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -21,10 +22,10 @@
 #include "base/arena.h"
 #include "base/cpu.h"
 #include "base/ring.h"
-#include "comm/mpi.h"
+#include "comm/progress.h"
 
-enum { TREE_BYTES = 64 << 20, TAG_CONTROL = 1, TAG_BULK = 16, TAGS = 30000, SMALL = 16 << 10, CHUNK = 1 << 30, BEAT_US = 1000000 };
-enum { K_USER = 1, K_BULK, K_SMALL, K_HELLO, K_WELCOME, K_REFUSE, K_BEAT, K_BYE, K_LOST, K_READY, K_GO, K_TREE };
+enum { TREE_BYTES = 64 << 20, SMALL = 16 << 10, PIECE = 1 << 30, BEAT_US = 1000000, SPIN_US = 500 };
+enum { K_USER = 1, K_BULK, K_SMALL, K_HELLO, K_WELCOME, K_REFUSE, K_BEAT, K_BYE, K_LOST, K_READY, K_GO, K_TREE, K_GRANT };
 
 typedef struct header {
     uint32_t kind, tag;
@@ -62,12 +63,6 @@ typedef struct held { /* a message that came before its predecessor */
     uint8_t data[];
 } held;
 
-typedef struct member { /* what all know of a process */
-    char host[64];
-    int64_t pid;
-    uint64_t probe, value; /* the address of `value` in it, to try whether it can be read */
-} member;
-
 static struct {
     dt_mpi mpi;
     pthread_t thread;
@@ -76,12 +71,13 @@ static struct {
     _Atomic bool started, stop;
     int rank, size;
     char library[256];
-    member *member;
+    dt_progress_member *member;
     uint64_t value; /* this process's */
     bool shares;
     pthread_mutex_t lock;
     command *first, **last;
     _Atomic uint32_t bell;
+    _Atomic bool asleep;
     /* the progress thread's own */
     flight *flights;
     announced *early;
@@ -107,12 +103,6 @@ static uint64_t now_us(void) {
     return (uint64_t)t.tv_sec * 1000000u + (uint64_t)t.tv_nsec / 1000u;
 }
 
-dt_status dt_net_probe(char *text, size_t cap) {
-    dt_mpi m;
-    DT_TRY(dt_mpi_open(&m));
-    dt_mpi_version(&m, text, cap);
-    return DT_OK;
-}
 bool dt_net_tolerant(void) { return atomic_load(&net.started) && atomic_load(&net.ready) == 1 && dt_mpi_tolerant(&net.mpi); }
 bool dt_net_started(void) { return atomic_load(&net.started); }
 const char *dt_net_library(void) { return net.library; }
@@ -121,9 +111,9 @@ const char *dt_net_host(int rank) { return net.member && rank >= 0 && rank < net
 /* ---- requests from other threads -------------------------------------------------------------------------------------------------------------- */
 static void ring_bell(void) {
     atomic_fetch_add(&net.bell, 1);
-    dt_futex_wake(&net.bell, 1);
+    if (atomic_load(&net.asleep)) dt_futex_wake(&net.bell, 1);
 }
-
+void dt_progress_bell(void) { ring_bell(); }
 static void enqueue(command *c) {
     c->next = NULL;
     pthread_mutex_lock(&net.lock);
@@ -235,13 +225,10 @@ dt_status dt_net_wait(dt_net_req *r) {
 }
 
 void dt_net_stats_get(dt_net_stats *out) {
-    *out = (dt_net_stats){atomic_load(&net.messages_sent),
-                          atomic_load(&net.bytes_sent),
-                          atomic_load(&net.messages_received),
-                          atomic_load(&net.bytes_received),
-                          atomic_load(&net.bulk_sent),
-                          atomic_load(&net.bulk_received),
-                          atomic_load(&net.read)};
+    *out =
+        (dt_net_stats){atomic_load(&net.messages_sent), atomic_load(&net.bytes_sent),    atomic_load(&net.messages_received), atomic_load(&net.bytes_received),
+                       atomic_load(&net.bulk_sent),     atomic_load(&net.bulk_received), .read = atomic_load(&net.read)};
+    dt_streams_stats(out);
 }
 
 /* ---- memory of processes on this host ---------------------------------------------------------------------------------------------------------- */
@@ -260,16 +247,7 @@ static bool may_share(void) {
     return !(off && !strcmp(off, "0"));
 }
 
-/* Can every process of this host be read? */
-static bool try_reading(void) {
-    if (!may_share()) return false;
-    for (int r = 0; r < net.size; r++) {
-        uint64_t got = 0;
-        dt_net_run run = {net.member[r].probe, sizeof got};
-        if (r != net.rank && same_host(r) && (!dt_process_read(net.member[r].pid, &got, &run, 1) || got != net.member[r].value)) return false;
-    }
-    return true;
-}
+static bool try_reading(void) { return may_share() && dt_process_readable(net.member, net.size, net.rank); }
 
 /* ---- the progress thread: sending ------------------------------------------------------------------------------------------------------------- */
 static void fly(dt_mpi_handle h, command *owned, dt_net_req *req, int *left) {
@@ -282,26 +260,34 @@ static void fly(dt_mpi_handle h, command *owned, dt_net_req *req, int *left) {
     net.flights = f;
 }
 
+const dt_mpi *dt_progress_mpi(void) { return &net.mpi; }
+bool dt_progress_lost(int rank) { return net.lost[rank]; }
+
 static void post(command *c) {
     dt_mpi_handle h;
-    if (net.lost[c->to] || net.mpi.isend(c->data, (int)c->bytes, net.mpi.byte, c->to, TAG_CONTROL, net.mpi.world, &h)) {
+    if (net.lost[c->to] || net.mpi.isend(c->data, (int)c->bytes, net.mpi.byte, c->to, DT_TAG_CONTROL, net.mpi.world, &h)) {
         dt_free(c);
         return;
     }
     fly(h, c, NULL, NULL);
 }
 
+void dt_progress_grant(int to, uint32_t tag, uint64_t key, uint32_t lane, uint32_t chunks) {
+    command *c = message(to, (header){K_GRANT, tag, key, (uint64_t)lane << 32 | chunks}, NULL, 0);
+    if (c) post(c);
+}
+
 /* The data of a bulk request in pieces that an int can count. */
 static void transfer(dt_net_req *r, uint32_t tag, bool receive) {
-    int n = (int)((r->bytes + CHUNK - 1) / CHUNK), *left = dt_malloc(sizeof *left);
+    int n = (int)((r->bytes + PIECE - 1) / PIECE), *left = dt_malloc(sizeof *left);
     if (!left) {
         finish(r, 2);
         return;
     }
     *left = n;
     for (int i = 0; i < n; i++) {
-        char *p = (char *)r->data + (size_t)i * CHUNK;
-        int bytes = (int)(i + 1 < n ? CHUNK : r->bytes - (size_t)i * CHUNK);
+        char *p = (char *)r->data + (size_t)i * PIECE;
+        int bytes = (int)(i + 1 < n ? PIECE : r->bytes - (size_t)i * PIECE);
         dt_mpi_handle h;
         int bad = receive ? net.mpi.irecv(p, bytes, net.mpi.byte, r->peer, (int)tag, net.mpi.world, &h)
                           : net.mpi.isend(p, bytes, net.mpi.byte, r->peer, (int)tag, net.mpi.world, &h);
@@ -315,7 +301,7 @@ static void transfer(dt_net_req *r, uint32_t tag, bool receive) {
 
 static void start_send(dt_net_req *r) {
     bool small = r->bytes <= SMALL;
-    uint32_t tag = small ? 0 : TAG_BULK + net.next_tag++ % TAGS;
+    uint32_t tag = small ? 0 : DT_TAG_BULK + net.next_tag++ % DT_TAGS;
     command *c = net.lost[r->peer] ? NULL : message(r->peer, (header){small ? K_SMALL : K_BULK, tag, r->key, r->bytes}, r->data, small ? r->bytes : 0);
     if (!c) {
         finish(r, 2);
@@ -377,7 +363,7 @@ static void on_bulk(int from, const header *h, const void *data, size_t bytes) {
 /* ---- the handshake ------------------------------------------------------------------------------------------------------------------------------- */
 typedef struct hello {
     uint64_t hash;
-    member who;
+    dt_progress_member who;
 } hello;
 
 static void set_ready(uint32_t s) {
@@ -422,7 +408,7 @@ static void on_ready(bool reads) {
     net.all_read &= reads;
     if (net.rank != 0 || --net.ready_left) return;
     net.shares = net.all_read;
-    tell_all((header){K_GO, net.shares, 0, 0}, NULL, 0);
+    tell_all((header){K_GO, net.shares, 0, dt_net_chunk()}, NULL, 0);
     set_ready(1);
 }
 
@@ -492,6 +478,7 @@ static void on_control(int from, const uint8_t *data, size_t bytes) {
         else
             hand_over(from, data, bytes);
         break;
+    case K_GRANT: dt_streams_granted(from, h.tag, h.key, (uint32_t)(h.bytes >> 32), (uint32_t)h.bytes); break;
     case K_TREE: pass_on(&h, data, bytes); break;
     case K_BULK: on_bulk(from, &h, data, 0); break;
     case K_SMALL:
@@ -502,6 +489,7 @@ static void on_control(int from, const uint8_t *data, size_t bytes) {
     case K_READY: on_ready(h.tag); break;
     case K_GO:
         net.shares = h.tag;
+        dt_streams_cut(h.bytes);
         set_ready(1);
         break;
     case K_REFUSE:
@@ -532,7 +520,7 @@ static bool poll_messages(void) {
     for (int n = 0; n < 64; n++) {
         int flag = 0, count = 0;
         dt_mpi_status s;
-        if (net.mpi.iprobe(net.mpi.any_source, TAG_CONTROL, net.mpi.world, &flag, &s)) {
+        if (net.mpi.iprobe(net.mpi.any_source, DT_TAG_CONTROL, net.mpi.world, &flag, &s)) {
             note_failures();
             break;
         }
@@ -541,7 +529,7 @@ static bool poll_messages(void) {
         uint8_t *data = dt_malloc((size_t)count + 1);
         if (!data) break; /* later */
         int from = s.source;
-        if (!net.mpi.recv(data, count, net.mpi.byte, from, TAG_CONTROL, net.mpi.world, &s)) {
+        if (!net.mpi.recv(data, count, net.mpi.byte, from, DT_TAG_CONTROL, net.mpi.world, &s)) {
             net.last_heard[from] = now_us();
             on_control(from, data, (size_t)count);
         }
@@ -625,6 +613,7 @@ static void lose(int rank, const char *why) {
             finish(f->req, 2);
             f->req = NULL;
         }
+    dt_streams_lose(rank);
     if (dt_mpi_tolerant(&net.mpi) && !net.ended[rank] && same_host(rank)) { /* or the launcher would wait for it. Node 0 may be busy: it lives if it can */
         dt_net_run probe = {net.member[rank].probe, sizeof net.value};
         dt_process_end(net.member[rank].pid, &probe, net.member[rank].value, rank == 0);
@@ -672,7 +661,7 @@ static bool begin(void) {
         return false;
     }
     dt_mpi_version(&net.mpi, net.library, sizeof net.library);
-    member *me = &net.member[net.rank];
+    dt_progress_member *me = &net.member[net.rank];
     gethostname(me->host, sizeof me->host - 1);
     me->pid = getpid();
     net.value = now_us() << 16 ^ (uint64_t)me->pid;
@@ -695,6 +684,17 @@ static bool begin(void) {
 static int64_t nap(uint64_t idle_us) {
     int64_t crowd = (dt_net_local_size() + dt_cpu_cores() - 1) / dt_cpu_cores();
     return crowd * (net.flights || net.wanted ? 20 : idle_us < 2000 ? 20 : idle_us < 1000000 ? 100 : 1000);
+}
+
+/* While chunks are under way the thread gives its turn away rather than sleep: MPI moves data only while it is called. */
+static void rest(uint32_t bell, uint64_t idle_us) {
+    if (dt_streams_active() && idle_us < SPIN_US && dt_net_local_size() <= dt_cpu_cores()) {
+        sched_yield();
+        return;
+    }
+    atomic_store(&net.asleep, true);
+    dt_futex_wait(&net.bell, bell, nap(idle_us));
+    atomic_store(&net.asleep, false);
 }
 
 static bool all_gone(void) {
@@ -744,12 +744,13 @@ static void *net_main(void *arg) {
         bool any = take_commands();
         any |= poll_messages();
         any |= poll_flights();
+        any |= dt_streams_poll();
         uint64_t t = now_us();
         beat(t);
         if (any)
             active = t;
         else
-            dt_futex_wait(&net.bell, bell, nap(t - active));
+            rest(bell, t - active);
     }
     take_commands();
     end();
@@ -772,6 +773,7 @@ dt_status dt_net_start(const dt_net_hooks *hooks, uint64_t hash, double timeout_
     net.hash = hash;
     const char *silence = getenv("DTORCH_NODE_TIMEOUT");
     net.silence_us = silence && atof(silence) > 0 ? (uint64_t)(atof(silence) * 1e6) : 8000000;
+    dt_streams_cut(0);
     net.size = dt_net_size();
     net.member = dt_calloc((size_t)net.size, sizeof *net.member);
     if (!net.member || pthread_create(&net.thread, NULL, net_main, NULL)) return dt_fail(DT_E_NOMEM, "cannot start the thread for MPI");

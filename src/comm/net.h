@@ -6,6 +6,7 @@
  *   control  byte strings between two nodes, in order per pair, delivered to `on_message` on the progress thread of the receiver
  *   bulk     a block of memory from one node to another, matched by a key that both sides compute; straight from the sender's memory into the
  *            receiver's; posted in any order
+ *   streams  a long block in chunks, that the receiver grants
  *
  * The thread sleeps when nothing is under way and naps between polls when something is: there are more threads than cores.
  *
@@ -71,6 +72,37 @@ void dt_net_send_bulk(dt_net_req *r, int to, uint64_t key, const void *data, siz
 void dt_net_recv_bulk(dt_net_req *r, int from, uint64_t key, void *data, size_t bytes);
 dt_status dt_net_wait(dt_net_req *r) DT_WUR;
 
+/* Streams: a long block in chunks, made by its sender and used by its receiver while others of them are under way (stream.c). Chunk i lies at
+ * base + (i % slots) * chunk on either side: slots of all chunks are the block itself, fewer are a ring. The owner opens chunks: `open` of them are made (sender),
+ * or have room (receiver); with a ring a receiver opens i + slots once chunk i is used, and a sender fills a slot when its old chunk is done. Matched by
+ * (pair, key, lane). */
+enum { DT_NET_WINDOW = 8 };    /* chunks in flight from one node to another in one collective */
+typedef struct dt_net_window { /* what the streams of a collective from (or to) one peer share; the progress thread's */
+    uint32_t used;
+} dt_net_window;
+typedef struct dt_net_stream { /* memory of the caller, as are base, window and events, until the wait returns */
+    int peer;
+    bool receive;
+    uint32_t lane;
+    uint64_t key;
+    char *base;
+    size_t bytes, chunk; /* more than none */
+    uint32_t n, slots;   /* chunks (set by begin); slots 0: as many */
+    dt_net_window *window;
+    _Atomic uint32_t *event; /* (n_events,) futex words that change when `done` does */
+    int n_events;
+    _Atomic uint32_t open, done;         /* chunks, in order; open may be set before the beginning */
+    _Atomic bool failed;                 /* the peer is lost: done counts what never came */
+    _Atomic uint32_t state;              /* 0 under way, 1 done, 2 failed: a futex word */
+    uint32_t posted, told, granted, tag; /* the progress thread's, as is the rest */
+    void *handle[DT_NET_WINDOW];
+    struct dt_net_stream *next;
+} dt_net_stream;
+void dt_net_stream_begin(dt_net_stream *s);
+void dt_net_stream_open(dt_net_stream *s, uint32_t chunks); /* so many in all */
+dt_status dt_net_stream_wait(dt_net_stream *s) DT_WUR;      /* until it is over */
+size_t dt_net_chunk(void);                                  /* bytes, the same on all nodes: rank 0's DTORCH_NODE_CHUNK */
+
 /* Memory of a process on the same host is read directly where the kernel allows it (process_vm_readv): one copy, and no thread of the other process
  * takes part. Symmetric, and settled by dt_net_start: either all pairs of a host may, or none. */
 bool dt_net_shares(int rank);
@@ -89,6 +121,7 @@ dt_status dt_net_read(int rank, void *to, const dt_net_run *run, int n) DT_WUR;
 typedef struct dt_net_stats {
     uint64_t messages_sent, bytes_sent, messages_received, bytes_received; /* control */
     uint64_t bulk_sent, bulk_received, read;                               /* bytes; read: from other processes' memory */
+    uint64_t most_in_flight;                                               /* bytes of streams that MPI had at once */
 } dt_net_stats;
 void dt_net_stats_get(dt_net_stats *out);
 

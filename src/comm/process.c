@@ -7,7 +7,7 @@
 #include <string.h>
 #include <sys/uio.h>
 
-#include "comm/net.h"
+#include "comm/progress.h"
 
 enum { AT_ONCE = 64 };
 
@@ -48,4 +48,14 @@ void dt_process_end(int64_t pid, const dt_net_run *run, uint64_t value, bool sto
     uint64_t got = 0;
     if (pid <= 1 || !dt_process_read(pid, &got, run, 1) || got != value || (stopped && !is_stopped(pid))) return;
     kill((pid_t)pid, SIGKILL);
+}
+
+bool dt_process_readable(const dt_progress_member *member, int n, int self) {
+    for (int r = 0; r < n; r++) {
+        uint64_t got = 0;
+        dt_net_run run = {member[r].probe, sizeof got};
+        bool here = !strcmp(member[r].host, member[self].host);
+        if (r != self && here && (!dt_process_read(member[r].pid, &got, &run, 1) || got != member[r].value)) return false;
+    }
+    return true;
 }

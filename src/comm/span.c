@@ -1,37 +1,37 @@
 /* Collectives whose parties live in several processes. See comm.h.
  *
- * Hierarchical by construction: whoever needs a sum over devices of another node gets one block from that node, already summed there; what several
- * devices of a node need alike travels once. The first local party speaks for its node: it packs what the others need, posts sends and receives, and
- * waits; the other parties sleep at the meeting. Then each party finishes its own pulls from local memory and from what arrived.
+ * Hierarchical by construction: whoever needs a sum over devices of another machine gets one block from that machine, already summed there as far as the order
+ * of sums allows (span_blocks.c); what several devices of a machine need alike travels once. Sender and receiver walk the same lists, so nothing about
+ * them is sent. The order of every sum is the same as in one process, so the bits are, too.
  *
- *      node A                                   node B
- *   dev 0 ─┐ pack: sums of local parts  ──────>  staging ┌─ dev 2   dst = own parts + staging
- *   dev 1 ─┘                            <──────          └─ dev 3
+ * Small collectives: the first local party speaks for its node; it packs what another node needs into one message (a head, which says whether an input
+ * failed, and the blocks), posts sends and receives, and waits; the other parties sleep at the meeting. Then each party finishes its own pulls from local
+ * memory and from what arrived.
  *
- * Sender and receiver walk the same list of transfers in the same order, so both know every block's place; a message is a head (did an input
- * fail?) and the blocks. A failed node still sends, so that nobody waits for ever. Blocks of 16-bit floats are summed in f32 within a node and rounded
- * once on the way.
+ * Large ones: the messages are heads only. Processes of one machine (net.h: dt_net_shares) exchange the addresses of their operands and read each other's
+ * memory; between machines blocks go in chunks:
  *
- * Between processes of one host that may read each other's memory (net.h), large transfers are *direct*: the message is a head and the addresses of the
- * sender's operands; the receiver's parties read what they need, piece by piece so that a sum is formed while the piece lies in cache, and say when they
- * are done.
+ *   machine A                                machine B
+ *   dev 0 ─┐ chunk k: sums of local parts ──> lanes ──> ┌─ dev 2   dst = own parts + chunk k
+ *   dev 1 ─┘ chunk k+1, while k travels    <──       <── └─ dev 3
+ *
+ * Every party forms and uses the chunks of its lanes as they can be formed and used, whichever comes first, and sleeps only when nothing can be done; so no
+ * order of lanes can deadlock. What several nodes of a machine need alike comes to one of them, and the others read it there afterwards.
+ *
+ * A failed node still sends, so that nobody waits for ever.
  *
  * Threads: the parties' worker threads. */
 #include <pthread.h>
-#include <string.h>
 
-#include "comm/comm.h"
-#include "comm/net.h"
-#include "plan/nodes.h"
+#include "base/arena.h"
+#include "base/ring.h"
+#include "comm/span.h"
 
-enum { ALIGN = 64, DIRECT_MIN = 32 << 10, PIECE = 128 << 10, KEEP = 8, KEEP_BYTES = 256 << 20 };
-typedef struct head { /* of a message */
-    int32_t status;
-    uint32_t site;
-    char text[504];
-} head;
+enum { DIRECT_MIN = 32 << 10, KEEP = 16, KEEP_BYTES = 256 << 20, RING = 4 };
+#define RELAYED (1ull << 61) /* in keys: word that a node has what others of its machine read from it */
+#define READ (1ull << 62)    /* … that it has read */
 
-/* ---- memory of messages: large blocks are kept for the next collective, since fresh pages cost more than the copy into them --------------- */
+/* ---- memory of messages ---------------------------------------------------------------------------------------------------------------------- */
 static struct {
     pthread_mutex_t lock;
     int n;
@@ -42,7 +42,7 @@ static struct {
     } kept[KEEP];
 } kept = {.lock = PTHREAD_MUTEX_INITIALIZER};
 
-static void *memory_get(size_t bytes, size_t *cap) {
+void *dt_span_memory_get(size_t bytes, size_t *cap) {
     void *p = NULL;
     pthread_mutex_lock(&kept.lock);
     int best = -1;
@@ -60,10 +60,10 @@ static void *memory_get(size_t bytes, size_t *cap) {
     return dt_malloc(bytes);
 }
 
-static void memory_put(void *p, size_t cap) {
+void dt_span_memory_put(void *p, size_t cap) {
     if (!p) return;
     pthread_mutex_lock(&kept.lock);
-    if (kept.n < KEEP && cap >= PIECE && kept.total + cap <= KEEP_BYTES) {
+    if (kept.n < KEEP && cap >= DT_SPAN_PIECE && kept.total + cap <= KEEP_BYTES) {
         kept.kept[kept.n].p = p;
         kept.kept[kept.n++].cap = cap;
         kept.total += cap;
@@ -73,171 +73,9 @@ static void memory_put(void *p, size_t cap) {
     dt_free(p);
 }
 
-typedef struct walk { /* of the blocks from node `from` to node `to` in one phase */
-    const dt_coll *c;
-    int phase, from, to;
-    size_t at; /* bytes so far */
-} walk;
-
-static int node_of(const dt_coll *c, int party) { return dt_device_node(c->party[party].device); }
-
-/* The sources of a pull that lie on a node, by number. */
-static int sources_on(const dt_coll *c, const dt_pull *p, int node, int *out) {
-    int n = 0;
-    for (int k = 0; k < p->n_src; k++)
-        if (node_of(c, p->src[k].party) == node) out[n++] = k;
-    return n;
-}
-
-static size_t block_bytes(const dt_pull *p) { return ((size_t)dt_view_numel(p->dst) * dt_dtype_size(p->dst->dtype) + ALIGN - 1) & ~(size_t)(ALIGN - 1); }
-
-static bool same_view(const dt_view *a, const dt_view *b) {
-    return a->dtype == b->dtype && a->ndim == b->ndim && !memcmp(a->shape, b->shape, sizeof(int64_t) * (size_t)a->ndim) &&
-           !memcmp(a->stride, b->stride, sizeof(int64_t) * (size_t)a->ndim);
-}
-
-static bool same_sources(const dt_pull *p, const int *a, const dt_pull *q, const int *b, int n) {
-    for (int k = 0; k < n; k++) {
-        const dt_pull_src *x = &p->src[a[k]], *y = &q->src[b[k]];
-        if (x->party != y->party || x->from_out != y->from_out || dt_pull_offset(p, a[k]) != dt_pull_offset(q, b[k]) ||
-            !same_view(dt_pull_view(p, a[k]), dt_pull_view(q, b[k])))
-            return false;
-    }
-    return true;
-}
-
-typedef struct block {
-    const dt_pull *pull;
-    size_t at;
-} block;
-
-/* The block that pull p of this walk needs: an earlier one if it is the same. Blocks are kept in a list by the caller; *fresh says it is new. */
-static size_t block_of(walk *w, const dt_pull *p, const int *src, int n, block *list, int *count, bool *fresh) {
-    for (int i = 0; i < *count; i++) {
-        int other[list[i].pull->n_src + 1];
-        if (sources_on(w->c, list[i].pull, w->from, other) == n && same_sources(p, src, list[i].pull, other, n)) {
-            *fresh = false;
-            return list[i].at;
-        }
-    }
-    *fresh = true;
-    list[*count] = (block){p, w->at};
-    (*count)++;
-    size_t at = w->at;
-    w->at += block_bytes(p);
-    return at;
-}
-
-static int pulls_on(const dt_coll *c, int node, int phase) {
-    int n = 0;
-    for (int i = 0; i < c->n; i++)
-        if (node_of(c, i) == node) n += c->party[i].n_pulls[phase];
-    return n;
-}
-
-typedef void (*block_fn)(void *ctx, const walk *w, const dt_pull *p, const int *src, int n, size_t at);
-
-/* Calls fn for every block once; returns the bytes of all. */
-static size_t each_block(const dt_coll *c, int phase, int from, int to, block_fn fn, void *ctx) {
-    walk w = {c, phase, from, to, 0};
-    int total = pulls_on(c, to, phase), count = 0;
-    block *list = dt_malloc(sizeof *list * (size_t)(total + 1));
-    if (!list) return 0;
-    for (int i = 0; i < c->n; i++) {
-        if (node_of(c, i) != to) continue;
-        for (int k = 0; k < c->party[i].n_pulls[phase]; k++) {
-            const dt_pull *p = &c->party[i].pull[phase][k];
-            int src[p->n_src + 1], n = sources_on(c, p, from, src);
-            bool fresh;
-            if (!n) continue;
-            size_t at = block_of(&w, p, src, n, list, &count, &fresh);
-            if (fresh && fn) fn(ctx, &w, p, src, n, at);
-        }
-    }
-    dt_free(list);
-    return w.at;
-}
-
-/* ---- one node's side ----------------------------------------------------------------------------------------------------------------------- */
-typedef struct job {
-    const dt_coll *c;
-    dt_rendezvous *r;
-    const dt_backend *b;
-    dt_team *team;
-    char *to; /* where a block is packed */
-} job;
-
-static void source_view(const job *j, const dt_pull *p, int k, dt_view *v) {
-    const dt_pull_src *s = &p->src[k];
-    *v = *dt_pull_view(p, k);
-    v->data = (char *)(s->from_out ? j->r->out : j->r->in)[s->party] + dt_pull_offset(p, k);
-}
-
-static void combine(const job *j, const dt_view *dst, const dt_view *src, int n, dt_reduce op) {
-    if (n == 0)
-        j->b->zero(dst);
-    else if (n == 1)
-        j->b->copy(dst, &src[0], j->team);
-    else
-        j->b->reduce(dst, src, n, op);
-}
-
-static dt_reduce partial_op(const dt_coll *c) { return c->reduce == DT_AVG ? DT_SUM : c->reduce; }
-
-static void pack(void *ctx, const walk *w, const dt_pull *p, const int *src, int n, size_t at) {
-    job *j = ctx;
-    dt_view v[n], dst = *p->dst;
-    for (int k = 0; k < n; k++) source_view(j, p, src[k], &v[k]);
-    dst.data = j->to + at;
-    dt_view_set_contiguous(&dst);
-    combine(j, &dst, v, n, partial_op(w->c));
-}
-
-typedef struct place { /* finds the block of one pull */
-    const dt_pull *want;
-    size_t at;
-    const dt_coll *c;
-    int from;
-} place;
-static void find_block(void *ctx, const walk *w, const dt_pull *p, const int *src, int n, size_t at) {
-    place *x = ctx;
-    int mine[x->want->n_src + 1];
-    if (sources_on(w->c, x->want, w->from, mine) == n && same_sources(p, src, x->want, mine, n)) x->at = at;
-}
-
-typedef struct peer {
-    int node;
-    bool direct; /* addresses instead of blocks */
-    size_t out_bytes, in_bytes, out_cap, in_cap;
-    char *out, *in; /* head and blocks, or head and addresses: of in and out, for each of the node's parties */
-    dt_net_req send, receive;
-} peer;
-
-typedef struct staging { /* what arrived in a phase, for the node's parties */
-    int n;
-    dt_error_t *error;
-    peer peer[];
-} staging;
-
-static int other_nodes(const dt_coll *c, int *out) {
-    int n = 0;
-    for (int i = 0; i < c->n; i++) {
-        int node = node_of(c, i), k = 0;
-        if (node == dt_node_self) continue;
-        while (k < n && out[k] != node) k++;
-        if (k == n) out[n++] = node;
-    }
-    for (int i = 1; i < n; i++) /* ascending */
-        for (int k = i; k > 0 && out[k] < out[k - 1]; k--) {
-            int t = out[k];
-            out[k] = out[k - 1];
-            out[k - 1] = t;
-        }
-    return n;
-}
-
-static void write_head(char *to, const dt_error_t *e) {
-    head h = {0};
+/* ---- heads ------------------------------------------------------------------------------------------------------------------------------------- */
+void dt_span_head_write(char *to, const dt_error_t *e) {
+    dt_span_head h = {0};
     if (e) {
         h.status = e->status;
         h.site = e->site;
@@ -246,98 +84,197 @@ static void write_head(char *to, const dt_error_t *e) {
     memcpy(to, &h, sizeof h);
 }
 
-static dt_error_t *read_head(const char *from) {
-    head h;
+dt_error_t *dt_span_head_read(const char *from) {
+    dt_span_head h;
     memcpy(&h, from, sizeof h);
     if (h.status <= 0 || h.status >= DT_STATUS_COUNT) return NULL;
     h.text[sizeof h.text - 1] = 0;
     return dt_error_new((dt_status)h.status, h.site, "", h.text);
 }
 
-static int parties_on(const dt_coll *c, int node) {
+/* ---- a phase on this node ------------------------------------------------------------------------------------------------------------------ */
+typedef struct peer {
+    int node;
+    bool direct; /* of this machine, and addresses are exchanged: of in and out, for each of the node's parties */
+    size_t out_bytes, in_bytes, out_cap, in_cap;
+    char *out, *in; /* head and blocks, or head and addresses */
+    dt_net_req send, receive;
+    dt_net_window sending, receiving;
+} peer;
+
+typedef struct lists { /* what other machines need: one list for each */
+    int n;
+    dt_span_list list[];
+} lists;
+
+typedef struct stage { /* what a phase needs, for the node's parties */
+    bool large;
+    int n_peers, n_lanes, n_local;
+    dt_error_t *error;
+    dt_span_list in; /* what this machine needs */
+    lists *theirs;
+    dt_span_lane *lane;
+    _Atomic uint32_t *event; /* (n_local,) of the parties: something happened to their lanes */
+    bool relays;
+    peer peer[];
+} stage;
+
+typedef struct job { /* one party's view of the collective */
+    const dt_coll *c;
+    dt_rendezvous *r;
+    dt_span_tools tools;
+    int phase, party;
+} job;
+
+int dt_span_other_nodes(const dt_coll *c, int *out) {
     int n = 0;
-    for (int i = 0; i < c->n; i++) n += node_of(c, i) == node;
+    for (int i = 0; i < c->n; i++) {
+        int node = dt_span_node(c, i), k = 0;
+        if (node == dt_node_self) continue;
+        while (k < n && out[k] != node) k++;
+        if (k == n) out[n++] = node;
+    }
+    for (int i = 1; i < n; i++)
+        for (int k = i; k > 0 && out[k] < out[k - 1]; k--) {
+            int t = out[k];
+            out[k] = out[k - 1];
+            out[k - 1] = t;
+        }
     return n;
 }
 
+static peer *peer_of(stage *s, int node) {
+    for (int i = 0; i < s->n_peers; i++)
+        if (s->peer[i].node == node) return &s->peer[i];
+    return NULL;
+}
+
+static int parties_on(const dt_coll *c, int node, int before) {
+    int n = 0;
+    for (int i = 0; i < before; i++) n += dt_span_node(c, i) == node;
+    return n;
+}
+
+static int machine_here(const stage *s) { return s->large ? dt_span_machine(dt_node_self) : dt_node_self; }
+
+/* All nodes come to the same answer. */
+static bool is_large(const dt_coll *c) {
+    int64_t least = dt_net_chunk() < DIRECT_MIN ? (int64_t)dt_net_chunk() : DIRECT_MIN;
+    return c->bytes_moved > least * c->n;
+}
+
+static void source_view(const job *j, const dt_pull *p, int k, dt_view *v) {
+    const dt_pull_src *s = &p->src[k];
+    *v = *dt_pull_view(p, k);
+    v->data = (char *)(s->from_out ? j->r->out : j->r->in)[s->party] + dt_pull_offset(p, k);
+}
+
+static uint64_t address_there(const dt_coll *c, const peer *q, int party, bool of_out) {
+    uint64_t a[2];
+    memcpy(a, q->in + sizeof(dt_span_head) + sizeof a * (size_t)parties_on(c, q->node, party), sizeof a);
+    return a[of_out];
+}
+
+/* Source k of a pull as an operand: memory of this process, or of one that can be read. */
+static dt_span_operand source_operand(const job *j, stage *s, const dt_pull *p, int k) {
+    const dt_pull_src *x = &p->src[k];
+    dt_span_operand o = {.leaves = 1, .node = dt_span_node(j->c, x->party)};
+    source_view(j, p, k, &o.view);
+    if (o.node == dt_node_self) return o;
+    o.foreign = true;
+    o.view.data = NULL;
+    o.address = address_there(j->c, peer_of(s, o.node), x->party, x->from_out) + (uint64_t)dt_pull_offset(p, k);
+    return o;
+}
+
+static dt_reduce partial_op(const dt_coll *c) { return c->reduce == DT_AVG ? DT_SUM : c->reduce; }
+
+/* The work of forming block b for another node. dst's data is the caller's. */
+static dt_status block_work(const job *j, stage *s, const dt_span_block *b, dt_span_work *w) {
+    *w = (dt_span_work){.dst = *b->pull->dst, .op = partial_op(j->c), .chunk = dt_span_chunk(b->pull, j->c->reduce)};
+    dt_view_set_contiguous(&w->dst);
+    w->dst.dtype = b->dtype;
+    w->op_list = dt_malloc(sizeof *w->op_list * (size_t)b->leaves);
+    if (!w->op_list) return dt_fail(DT_E_NOMEM, "%s: out of host memory", j->c->kind);
+    for (; w->n_op < b->leaves; w->n_op++) w->op_list[w->n_op] = source_operand(j, s, b->pull, b->first + w->n_op);
+    return DT_OK;
+}
+
+static dt_status work_through(const job *j, dt_span_work *w) {
+    dt_span_choose(w);
+    dt_status s = dt_span_prepare(&j->tools, w);
+    while (!s && w->next < w->n) s = dt_span_step(&j->tools, w);
+    dt_span_work_free(w);
+    return s;
+}
+
+/* ---- messages ---------------------------------------------------------------------------------------------------------------------------------- */
 static void write_addresses(const job *j, char *to) {
     for (int i = 0; i < j->c->n; i++) {
-        if (node_of(j->c, i) != dt_node_self) continue;
+        if (dt_span_node(j->c, i) != dt_node_self) continue;
         uint64_t a[2] = {(uint64_t)(uintptr_t)j->r->in[i], (uint64_t)(uintptr_t)j->r->out[i]};
         memcpy(to, a, sizeof a);
         to += sizeof a;
     }
 }
 
-/* Packs and posts for one other node. Both sides come to the same sizes, so both know whether the transfer is direct. */
-static void peer_post(job *j, int phase, peer *p, dt_error_t *error) {
-    p->direct = dt_net_shares(p->node) && (p->out_bytes > DIRECT_MIN || p->in_bytes > DIRECT_MIN);
-    if (p->direct) {
-        p->out_bytes = sizeof(uint64_t[2]) * (size_t)parties_on(j->c, dt_node_self);
-        p->in_bytes = sizeof(uint64_t[2]) * (size_t)parties_on(j->c, p->node);
+/* What is in the messages to and from p besides the head. */
+static void peer_sizes(const job *j, const stage *s, peer *p, const dt_span_list *theirs) {
+    if (s->large) {
+        p->direct = dt_net_shares(p->node);
+        p->out_bytes = p->direct ? sizeof(uint64_t[2]) * (size_t)parties_on(j->c, dt_node_self, j->c->n) : 0;
+        p->in_bytes = p->direct ? sizeof(uint64_t[2]) * (size_t)parties_on(j->c, p->node, j->c->n) : 0;
+    } else {
+        p->out_bytes = theirs->total[dt_node_self];
+        p->in_bytes = s->in.total[p->node];
     }
-    p->out_bytes += sizeof(head);
-    p->in_bytes += sizeof(head);
-    p->out = memory_get(p->out_bytes, &p->out_cap);
-    p->in = memory_get(p->in_bytes, &p->in_cap);
-    uint64_t key = j->r->key + (uint64_t)phase;
+}
+
+static void peer_post(job *j, stage *s, peer *p, const dt_span_list *theirs) {
+    p->out_bytes += sizeof(dt_span_head);
+    p->in_bytes += sizeof(dt_span_head);
+    p->out = dt_span_memory_get(p->out_bytes, &p->out_cap);
+    p->in = dt_span_memory_get(p->in_bytes, &p->in_cap);
+    uint64_t key = j->r->key + (uint64_t)j->phase;
     if (p->in) dt_net_recv_bulk(&p->receive, p->node, key, p->in, p->in_bytes);
     if (!p->out) return;
-    write_head(p->out, error);
-    j->to = p->out + sizeof(head);
-    if (p->direct)
-        write_addresses(j, j->to);
-    else if (!error)
-        each_block(j->c, phase, dt_node_self, p->node, pack, j);
+    char *to = p->out + sizeof(dt_span_head);
+    if (p->direct) write_addresses(j, to);
+    for (int i = 0; !s->large && !s->error && i < theirs->n; i++) {
+        const dt_span_block *b = &theirs->block[i];
+        dt_span_work w;
+        if (b->from != dt_node_self) continue;
+        dt_status bad = block_work(j, s, b, &w);
+        w.dst.data = to + b->at;
+        if (!bad) bad = work_through(j, &w);
+        if (bad) s->error = dt_error_new(bad, 0, j->c->kind, dt_error_message());
+    }
+    dt_span_head_write(p->out, s->error);
     dt_net_send_bulk(&p->send, p->node, key, p->out, p->out_bytes);
 }
 
-/* Packs, sends, receives. The staging holds an error if a node's input failed, or a node is lost. */
-static staging *exchange(job *j, int phase, dt_error_t *error) {
-    int node[j->c->n + 1], n = other_nodes(j->c, node);
-    staging *s = dt_calloc(1, sizeof *s + sizeof *s->peer * (size_t)n);
-    if (!s) return NULL;
-    for (int i = 0; i < n; i++) {
-        peer *p = &s->peer[s->n];
-        p->node = node[i];
-        p->out_bytes = each_block(j->c, phase, dt_node_self, p->node, NULL, NULL);
-        p->in_bytes = each_block(j->c, phase, p->node, dt_node_self, NULL, NULL);
-        if (phase == 1 && !p->out_bytes && !p->in_bytes) continue; /* phase 0 has told the errors */
-        peer_post(j, phase, p, error);
-        s->n++;
-    }
-    for (int i = 0; i < s->n; i++) {
+static void stage_fail(stage *s, dt_error_t *e) { /* takes the reference; the first one stays */
+    if (s->error)
+        dt_error_unref(e);
+    else
+        s->error = e;
+}
+
+static void await_messages(const job *j, stage *s) {
+    for (int i = 0; i < s->n_peers; i++) {
         peer *p = &s->peer[i];
-        dt_error_t *e = NULL;
         dt_status in = p->in ? dt_net_wait(&p->receive) : dt_fail(DT_E_NOMEM, "%s: out of host memory", j->c->kind);
-        if (in)
-            e = dt_error_new(in, 0, j->c->kind, dt_error_message());
-        else
-            e = read_head(p->in);
+        stage_fail(s, in ? dt_error_new(in, 0, j->c->kind, dt_error_message()) : dt_span_head_read(p->in));
         dt_status out = p->out ? dt_net_wait(&p->send) : DT_OK;
-        if (out && !e) e = dt_error_new(out, 0, j->c->kind, dt_error_message());
-        if (e && !s->error)
-            s->error = e;
-        else
-            dt_error_unref(e);
+        if (out) stage_fail(s, dt_error_new(out, 0, j->c->kind, dt_error_message()));
     }
-    return s;
 }
 
-static void staging_free(staging *s) {
-    for (int i = 0; s && i < s->n; i++) {
-        memory_put(s->peer[i].in, s->peer[i].in_cap);
-        memory_put(s->peer[i].out, s->peer[i].out_cap);
-    }
-    if (s) dt_error_unref(s->error);
-    dt_free(s);
-}
-
-/* Nobody's memory may change while another process reads it: word that this node has read, and from those who read here. A lost node reads no more. */
-static void await_readers(const job *j, staging *s, int phase) {
+/* A byte to and from all nodes of this machine, for what `bit` says. A lost node answers no more. */
+static void word_around(const job *j, stage *s, uint64_t bit) {
     uint8_t word[2] = {1, 0};
-    uint64_t key = (j->r->key + (uint64_t)phase) | 1ull << 62;
-    for (int i = 0; s && i < s->n; i++) {
+    uint64_t key = (j->r->key + (uint64_t)j->phase) | bit;
+    for (int i = 0; i < s->n_peers; i++) {
         peer *p = &s->peer[i];
         if (!p->direct || !p->in || !p->out) continue;
         dt_net_recv_bulk(&p->receive, p->node, key, &word[1], 1);
@@ -347,426 +284,338 @@ static void await_readers(const job *j, staging *s, int phase) {
     }
 }
 
-static void divide(const dt_view *v, int n) { /* an average's last step; v is contiguous enough for a walk over all elements */
-    int64_t total = dt_view_numel(v), at[DT_MAX_DIM] = {0};
-    size_t size = dt_dtype_size(v->dtype);
-    for (int64_t i = 0; i < total; i++) {
-        int64_t off = 0;
-        for (int d = 0; d < v->ndim; d++) off += at[d] * v->stride[d];
-        char *p = (char *)v->data + off * (int64_t)size;
-        dt_element_set_f64(v->dtype, p, dt_element_get_f64(v->dtype, p) / n);
-        for (int d = v->ndim - 1; d >= 0 && ++at[d] == v->shape[d]; d--) at[d] = 0;
+/* ---- lanes ---------------------------------------------------------------------------------------------------------------------------------------- */
+static int lanes_among(const dt_span_list *l, bool sending) {
+    int n = 0;
+    for (int i = 0; i < l->n; i++) n += sending ? l->block[i].from == dt_node_self : l->block[i].to == dt_node_self;
+    return n;
+}
+
+/* The k-th party here. */
+static int party_here(const dt_coll *c, int k) {
+    for (int i = 0; i < c->n; i++)
+        if (dt_span_node(c, i) == dt_node_self && k-- == 0) return i;
+    return -1;
+}
+
+static void lane_memory(const job *j, stage *s, dt_span_lane *l, bool sending) {
+    const dt_span_block *b = l->block;
+    dt_net_stream *x = &l->stream;
+    if (!s->error && sending && b->leaves == 1) {
+        dt_view v;
+        source_view(j, b->pull, b->first, &v);
+        if (dt_view_contiguous(&v)) x->base = v.data;
+    } else if (!s->error && !sending && dt_span_whole(b->pull))
+        x->base = (char *)j->r->out[b->party] + b->pull->offset;
+    if (x->base) { /* straight from and to where it belongs */
+        atomic_store(&x->open, UINT32_MAX);
+        return;
     }
+    uint32_t n = (uint32_t)((x->bytes + x->chunk - 1) / x->chunk);
+    x->slots = !sending && b->users > 1 ? n : RING < n ? RING : n; /* a ring has one user */
+    l->ring = x->base = dt_span_memory_get(x->slots * x->chunk, &l->cap);
+    atomic_store(&x->open, sending ? 0 : x->slots);
+    if (!l->ring) stage_fail(s, dt_error_new(DT_E_NOMEM, 0, j->c->kind, "out of host memory"));
 }
 
-/* ---- direct reading ---------------------------------------------------------------------------------------------------------------------------- */
-typedef struct source { /* one operand of a pull: memory of this process, or of another one */
-    dt_view view;
-    int node;         /* whose */
-    uint64_t address; /* there */
-} source;
-
-static uint64_t address_there(const dt_coll *c, const peer *q, const dt_pull *p, int k) {
-    const dt_pull_src *s = &p->src[k];
-    int at = 0;
-    for (int i = 0; i < s->party; i++) at += node_of(c, i) == q->node;
-    uint64_t a[2];
-    memcpy(a, q->in + sizeof(head) + sizeof a * (size_t)at, sizeof a);
-    return a[s->from_out] + (uint64_t)dt_pull_offset(p, k);
+/* Lane number i of a list, to or from another machine. */
+static void lane_begin(const job *j, stage *s, const dt_span_list *list, int i, bool sending) {
+    dt_span_lane *l = &s->lane[s->n_lanes];
+    const dt_span_block *b = &list->block[i];
+    peer *p = peer_of(s, sending ? b->to : b->from);
+    if (!sending) list->block[i].lane = -1;
+    *l = (dt_span_lane){.block = b, .party = sending ? party_here(j->c, s->n_lanes % s->n_local) : b->party};
+    bool all = !sending && b->users > 1; /* several may wait for it */
+    l->stream = (dt_net_stream){.peer = p->node,
+                                .receive = !sending,
+                                .lane = (uint32_t)i,
+                                .key = j->r->key + (uint64_t)j->phase,
+                                .bytes = b->bytes,
+                                .chunk = (size_t)dt_span_chunk(b->pull, j->c->reduce) * dt_dtype_size(b->dtype),
+                                .window = sending ? &p->sending : &p->receiving,
+                                .event = all ? s->event : &s->event[parties_on(j->c, dt_node_self, l->party)],
+                                .n_events = all ? s->n_local : 1};
+    lane_memory(j, s, l, sending);
+    if (!l->stream.base) return; /* no memory at all: the other side waits until this node is given up */
+    if (!sending) list->block[i].lane = s->n_lanes;
+    s->n_lanes++;
+    dt_net_stream_begin(&l->stream);
 }
 
-/* A whole view of another process's memory, contiguous at `to`: as many runs as its layout has. */
-static dt_status read_view(const source *s, char *to) {
-    enum { RUNS = 512 };
-    dt_net_run run[RUNS];
-    const dt_view *v = &s->view;
-    int64_t size = (int64_t)dt_dtype_size(v->dtype), inner = 1, at[DT_MAX_DIM] = {0};
-    int outer = v->ndim, n = 0;
-    while (outer > 0 && (v->stride[outer - 1] == inner || v->shape[outer - 1] == 1)) inner *= v->shape[--outer];
-    int64_t rows = 1;
-    for (int d = 0; d < outer; d++) rows *= v->shape[d];
-    for (int64_t i = 0; i < rows && inner; i++) {
-        int64_t off = 0;
-        for (int d = 0; d < outer; d++) off += at[d] * v->stride[d];
-        run[n++] = (dt_net_run){s->address + (uint64_t)(off * size), (size_t)(inner * size)};
-        if (n == RUNS || i + 1 == rows) {
-            DT_TRY(dt_net_read(s->node, to, run, n));
-            to += (int64_t)n * inner * size;
-            n = 0;
-        }
-        for (int d = outer - 1; d >= 0 && ++at[d] == v->shape[d]; d--) at[d] = 0;
+static dt_status their_lists(const job *j, stage *s) {
+    lists *t = s->theirs;
+    for (int i = 0; i < s->n_peers; i++) {
+        int machine = s->large ? dt_span_machine(s->peer[i].node) : s->peer[i].node;
+        bool known = machine == machine_here(s);
+        for (int k = 0; k < i && !known; k++) known = s->large && dt_span_machine(s->peer[k].node) == machine;
+        if (known) continue;
+        DT_TRY(dt_span_blocks(j->c, j->phase, s->large, machine, &t->list[t->n++]));
     }
     return DT_OK;
 }
 
-static int foreign_operands(const source *src, int n) {
-    int foreign = 0;
-    for (int k = 0; k < n; k++) foreign += src[k].node != dt_node_self;
-    return foreign;
-}
-
-/* All in one piece: each foreign operand is brought here whole. */
-static dt_status combine_whole(const job *j, const dt_view *dst, const source *src, int n, dt_reduce op) {
-    dt_view v[n + 1];
-    size_t cap = 0, bytes = ((size_t)dt_view_numel(dst) * dt_dtype_size(dst->dtype) + ALIGN - 1) & ~(size_t)(ALIGN - 1);
-    int foreign = foreign_operands(src, n);
-    char *m = foreign ? memory_get(bytes * (size_t)foreign + 1, &cap) : NULL, *at = m;
-    if (foreign && !m) return dt_fail(DT_E_NOMEM, "%s: out of host memory", j->c->kind);
-    dt_status s = DT_OK;
-    for (int k = 0; k < n && !s; k++) {
-        v[k] = src[k].view;
-        if (src[k].node == dt_node_self) continue;
-        s = read_view(&src[k], at);
-        v[k] = *dst;
-        dt_view_set_contiguous(&v[k]);
-        v[k].data = at;
-        at += bytes;
-    }
-    if (!s) combine(j, dst, v, n, op);
-    memory_put(m, cap);
-    return s;
-}
-
-/* Contiguous operands, piece by piece. One foreign operand alone is read into place. */
-static dt_status combine_pieces(const job *j, const dt_view *dst, const source *src, int n, dt_reduce op) {
-    size_t size = dt_dtype_size(dst->dtype), total = (size_t)dt_view_numel(dst) * size, cap;
-    if (n == 1 && src[0].node != dt_node_self) {
-        dt_net_run all = {src[0].address, total};
-        return total ? dt_net_read(src[0].node, dst->data, &all, 1) : DT_OK;
-    }
-    char *m = memory_get((size_t)PIECE * (size_t)foreign_operands(src, n), &cap);
-    if (!m) return dt_fail(DT_E_NOMEM, "%s: out of host memory", j->c->kind);
-    dt_status s = DT_OK;
-    for (size_t at = 0; at < total && !s; at += PIECE) {
-        size_t bytes = total - at < PIECE ? total - at : PIECE;
-        dt_view v[n + 1], d = {.data = (char *)dst->data + at, .dtype = dst->dtype, .ndim = 1, .shape = {(int64_t)(bytes / size)}, .stride = {1}};
-        char *room = m;
-        for (int k = 0; k < n && !s; k++) {
-            v[k] = d;
-            if (src[k].node == dt_node_self) {
-                v[k].data = (char *)src[k].view.data + at;
-                continue;
-            }
-            dt_net_run run = {src[k].address + at, bytes};
-            v[k].data = room;
-            room += PIECE;
-            s = dt_net_read(src[k].node, v[k].data, &run, 1);
-        }
-        if (!s) combine(j, &d, v, n, op);
-    }
-    memory_put(m, cap);
-    return s;
-}
-
-static dt_status pull(job *j, const dt_pull *p, int phase, const staging *s, void *out) {
-    dt_view dst = *p->dst;
-    source src[p->n_src + 1];
-    int from[p->n_src + 1], n = 0, next = 0;
-    bool flat = dt_view_contiguous(&dst), foreign = false;
-    dst.data = (char *)out + p->offset;
-    for (int node = 0; node < dt_nodes; node++) { /* in the order of nodes, whoever computes */
-        int n_from = sources_on(j->c, p, node, from);
-        if (node == dt_node_self) {
-            for (int k = 0; k < n_from; k++, n++) {
-                src[n].node = node;
-                source_view(j, p, from[k], &src[n].view);
-            }
-            continue;
-        }
-        if (next >= s->n || s->peer[next].node != node) continue;
-        const peer *q = &s->peer[next++];
-        if (!n_from) continue;
-        if (q->direct) {
-            for (int k = 0; k < n_from; k++) src[n++] = (source){*dt_pull_view(p, from[k]), node, address_there(j->c, q, p, from[k])};
-            foreign = true;
-            continue;
-        }
-        place x = {p, 0, j->c, node};
-        each_block(j->c, phase, node, dt_node_self, find_block, &x);
-        src[n] = (source){*p->dst, dt_node_self, 0};
-        dt_view_set_contiguous(&src[n].view);
-        src[n++].view.data = q->in + sizeof(head) + x.at;
-    }
-    for (int k = 0; k < n; k++) flat &= dt_view_contiguous(&src[k].view);
-    bool average = j->c->reduce == DT_AVG && p->n_src > 1 && n < p->n_src;
-    dt_reduce op = average ? DT_SUM : j->c->reduce;
-    DT_TRY(flat && foreign ? combine_pieces(j, &dst, src, n, op) : combine_whole(j, &dst, src, n, op));
-    if (average) divide(&dst, p->n_src);
+static dt_status begin_lanes(const job *j, stage *s) {
+    const lists *t = s->theirs;
+    int n = lanes_among(&s->in, false);
+    for (int i = 0; i < t->n; i++) n += lanes_among(&t->list[i], true);
+    s->lane = dt_calloc((size_t)n + 1, sizeof *s->lane);
+    if (!s->lane) return dt_fail(DT_E_NOMEM, "%s: out of host memory", j->c->kind);
+    for (int i = 0; i < s->in.n; i++)
+        if (s->in.block[i].to == dt_node_self) lane_begin(j, s, &s->in, i, false);
+    for (int k = 0; k < t->n; k++)
+        for (int i = 0; i < t->list[k].n; i++)
+            if (t->list[k].block[i].from == dt_node_self) lane_begin(j, s, &t->list[k], i, true);
     return DT_OK;
+}
+
+/* Do nodes of this machine need what comes to another of them? All of them come to the same answer. */
+static bool has_relays(const job *j, const stage *s) {
+    if (!s->large) return false;
+    for (int i = 0; i < j->c->n; i++) {
+        int node = dt_span_node(j->c, i);
+        if (dt_span_machine(node) != machine_here(s)) continue;
+        for (int k = 0; k < j->c->party[i].n_pulls[j->phase]; k++) {
+            const dt_pull *p = &j->c->party[i].pull[j->phase][k];
+            bool there;
+            if (!dt_span_whole(p) || !dt_view_numel(p->dst) || (dt_span_leaves(j->c, p, 0, true, machine_here(s), &there), !there)) continue;
+            if (dt_span_find(j->c, &s->in, p, 0, 1, node)->to != node) return true;
+        }
+    }
+    return false;
+}
+
+/* ---- a phase, by the party that speaks for its node ------------------------------------------------------------------------------------------------- */
+static dt_status stage_fill(job *j, stage *s) {
+    const dt_span_list *theirs = s->theirs->list;
+    DT_TRY(dt_span_blocks(j->c, j->phase, s->large, machine_here(s), &s->in));
+    DT_TRY(their_lists(j, s));
+    int n = 0;
+    for (int i = 0; i < s->n_peers; i++) {
+        peer p = {.node = s->peer[i].node};
+        peer_sizes(j, s, &p, s->large ? NULL : &theirs[i]);
+        if (j->phase == 1 && !s->large && !p.out_bytes && !p.in_bytes) continue; /* phase 0 has told the errors */
+        s->peer[n] = p;
+        peer_post(j, s, &s->peer[n++], s->large ? NULL : &theirs[i]);
+    }
+    s->n_peers = n;
+    await_messages(j, s);
+    s->relays = has_relays(j, s);
+    return s->large ? begin_lanes(j, s) : DT_OK;
+}
+
+/* NULL: there is not even memory for that. The stage holds an error if a node's input failed, or a node is lost. */
+static stage *stage_new(job *j, dt_error_t *error) {
+    int node[j->c->n + 1], n = dt_span_other_nodes(j->c, node);
+    uint32_t local = (uint32_t)parties_on(j->c, dt_node_self, j->c->n);
+    stage *s = dt_calloc(1, sizeof *s + sizeof *s->peer * (size_t)n);
+    lists *theirs = dt_calloc(1, sizeof *theirs + sizeof(dt_span_list) * (size_t)n);
+    _Atomic uint32_t *event = dt_calloc(local, sizeof *event);
+    if (!s || !theirs || !event) {
+        dt_free(s);
+        dt_free(theirs);
+        dt_free((void *)event);
+        return NULL;
+    }
+    s->large = is_large(j->c);
+    s->n_peers = n;
+    s->n_local = (int)local;
+    s->event = event;
+    s->theirs = theirs;
+    if (error) s->error = dt_error_ref(error);
+    for (int i = 0; i < n; i++) s->peer[i].node = node[i];
+    dt_status bad = stage_fill(j, s);
+    if (bad) stage_fail(s, dt_error_new(bad, 0, j->c->kind, dt_error_message()));
+    return s;
+}
+
+static void stage_free(stage *s) {
+    if (!s) return;
+    for (int i = 0; i < s->n_lanes; i++) {
+        dt_status over = dt_net_stream_wait(&s->lane[i].stream); /* told to its parties already */
+        (void)over;
+        dt_span_memory_put(s->lane[i].ring, s->lane[i].cap);
+    }
+    for (int i = 0; i < s->n_peers; i++) {
+        dt_span_memory_put(s->peer[i].in, s->peer[i].in_cap);
+        dt_span_memory_put(s->peer[i].out, s->peer[i].out_cap);
+    }
+    dt_span_list_free(&s->in);
+    for (int i = 0; i < s->theirs->n; i++) dt_span_list_free(&s->theirs->list[i]);
+    dt_free(s->theirs);
+    dt_free(s->lane);
+    dt_free((void *)s->event);
+    dt_error_unref(s->error);
+    dt_free(s);
 }
 
 /* ---- a party ----------------------------------------------------------------------------------------------------------------------------------- */
-/* Is this the party that speaks for its node? *n: parties there. */
-static bool local_parties(const dt_coll *c, int party, uint32_t *n) {
-    bool first = true;
-    *n = 0;
-    for (int i = 0; i < c->n; i++)
-        if (node_of(c, i) == dt_node_self) {
-            ++*n;
-            first &= i >= party;
-        }
-    return first;
+typedef struct duty { /* what it has to form: its pulls, and chunks for other machines */
+    int n;
+    dt_span_work *work;
+    dt_error_t *error; /* made here */
+} duty;
+
+/* A block that comes from another machine, as an operand. */
+static dt_status block_operand(const job *j, stage *s, const dt_pull *p, const dt_span_block *b, dt_span_operand *o) {
+    *o = (dt_span_operand){.view = *p->dst, .leaves = b->leaves};
+    dt_view_set_contiguous(&o->view);
+    o->view.dtype = b->dtype;
+    if (!s->large)
+        o->view.data = peer_of(s, b->from)->in + sizeof(dt_span_head) + b->at;
+    else if (b->to != dt_node_self) {
+        o->foreign = true;
+        o->node = b->to;
+        o->address = address_there(j->c, peer_of(s, b->to), b->party, true) + (uint64_t)b->pull->offset;
+    } else if (b->lane >= 0)
+        o->lane = &s->lane[b->lane];
+    else
+        return dt_fail(DT_E_NOMEM, "%s: out of host memory", j->c->kind);
+    return DT_OK;
 }
 
-static dt_error_t *local_error(const dt_coll *c, const dt_rendezvous *r) {
+static dt_status pull_work(const job *j, stage *s, const dt_pull *p, dt_span_work *w) {
+    *w = (dt_span_work){.dst = *p->dst, .op = j->c->reduce, .chunk = dt_span_chunk(p, j->c->reduce)};
+    w->dst.data = (char *)j->r->out[j->party] + p->offset;
+    w->op_list = dt_malloc(sizeof *w->op_list * (size_t)(p->n_src + 1));
+    if (!w->op_list) return dt_fail(DT_E_NOMEM, "%s: out of host memory", j->c->kind);
+    for (int k = 0, n; k < p->n_src && dt_view_numel(p->dst); k += n) {
+        bool there;
+        n = dt_span_leaves(j->c, p, k, s->large, machine_here(s), &there);
+        dt_span_operand *o = &w->op_list[w->n_op];
+        if (there) {
+            const dt_span_block *b = dt_span_find(j->c, &s->in, p, k, n, dt_node_self);
+            DT_TRY(block_operand(j, s, p, b, o));
+            w->late |= o->foreign;
+        } else
+            *o = source_operand(j, s, p, k);
+        w->n_op++;
+    }
+    return DT_OK;
+}
+
+static dt_status take_up(const job *j, stage *s, duty *d) {
+    const dt_party *me = &j->c->party[j->party];
+    d->work = dt_calloc((size_t)(me->n_pulls[j->phase] + s->n_lanes + 1), sizeof *d->work);
+    if (!d->work) return dt_fail(DT_E_NOMEM, "%s: out of host memory", j->c->kind);
+    for (int i = 0; i < s->n_lanes; i++) { /* first what others wait for */
+        dt_span_lane *l = &s->lane[i];
+        if (l->stream.receive || l->party != j->party || !l->ring) continue;
+        dt_span_work *w = &d->work[d->n++];
+        DT_TRY(block_work(j, s, l->block, w));
+        w->into = l;
+        dt_span_choose(w);
+    }
+    for (int k = 0; k < me->n_pulls[j->phase]; k++) {
+        const dt_pull *p = &me->pull[j->phase][k];
+        if (j->phase && p->src[0].party == j->party) continue; /* its own chunk, in a list that all share */
+        dt_span_work *w = &d->work[d->n++];
+        DT_TRY(pull_work(j, s, p, w));
+        dt_span_choose(w);
+    }
+    return DT_OK;
+}
+
+static void fail_duty(job *j, duty *d, dt_status bad) {
+    if (!d->error) d->error = dt_error_new(bad, 0, j->c->kind, dt_error_message());
+    j->tools.idle = true;
+}
+
+/* One chunk. */
+static void do_step(job *j, duty *d, dt_span_work *w) {
+    for (int k = 0; k < w->n_op && !j->tools.idle; k++)
+        if (w->op_list[k].lane && atomic_load_explicit(&w->op_list[k].lane->stream.failed, memory_order_acquire))
+            fail_duty(j, d, dt_net_stream_wait(&w->op_list[k].lane->stream));
+    dt_status bad = w->next == 0 ? dt_span_prepare(&j->tools, w) : DT_OK;
+    if (bad) fail_duty(j, d, bad);
+    bad = dt_span_step(&j->tools, w);
+    if (bad) fail_duty(j, d, bad);
+    if (w->next == w->n) dt_span_room_free(w);
+}
+
+/* Whatever can be done, until all is. */
+static void work_off(job *j, stage *s, duty *d, bool late) {
+    _Atomic uint32_t *event = &s->event[parties_on(j->c, dt_node_self, j->party)];
+    for (;;) {
+        uint32_t seen = atomic_load_explicit(event, memory_order_acquire);
+        bool moved = false, left = false;
+        for (int i = 0; i < d->n; i++) {
+            dt_span_work *w = &d->work[i];
+            if (w->late != late || w->next >= w->n) continue;
+            left = true;
+            if (!dt_span_ready(w)) continue;
+            moved = true;
+            do_step(j, d, w);
+        }
+        if (!left) return;
+        if (!moved) dt_futex_wait(event, seen, -1);
+    }
+}
+
+static void duty_free(duty *d) {
+    for (int i = 0; i < d->n; i++) dt_span_work_free(&d->work[i]);
+    dt_free(d->work);
+}
+
+bool dt_span_leads(const dt_coll *c, int party, uint32_t *n) {
+    *n = (uint32_t)parties_on(c, dt_node_self, c->n);
+    return parties_on(c, dt_node_self, party) == 0;
+}
+
+dt_error_t *dt_span_local_error(const dt_coll *c, const dt_rendezvous *r) {
     for (int i = 0; i < c->n; i++)
-        if (node_of(c, i) == dt_node_self && r->error[i]) return r->error[i];
+        if (dt_span_node(c, i) == dt_node_self && r->error[i]) return r->error[i];
     return NULL;
 }
 
+/* One party's part of a phase. Returns an error that was made here, or NULL. */
+static dt_error_t *party_phase(job *j, stage *s, dt_error_t *error, bool leads, uint32_t n) {
+    duty d = {0};
+    _Atomic uint32_t *meet = &j->r->arrived[6 + 2 * j->phase];
+    j->tools.idle = error != NULL;
+    dt_status bad = take_up(j, s, &d);
+    if (bad) fail_duty(j, &d, bad);
+    work_off(j, s, &d, false);
+    if (s->relays) {
+        dt_comm_meet(&meet[0], n);
+        if (leads) word_around(j, s, RELAYED);
+        dt_comm_meet(&meet[1], n);
+        work_off(j, s, &d, true);
+    }
+    duty_free(&d);
+    return d.error;
+}
+
 static dt_error_t *span_run(const dt_coll *c, int party, dt_rendezvous *r, const dt_backend *b, dt_team *team, void *in, void *out, dt_error_t *error) {
-    job j = {c, r, b, team, NULL};
+    job j = {c, r, {b, team, c->kind, false}, 0, party};
     uint32_t n;
-    bool leader = local_parties(c, party, &n);
+    bool leads = dt_span_leads(c, party, &n);
     r->in[party] = in;
     r->out[party] = out;
     r->error[party] = error;
     dt_comm_meet(&r->arrived[0], n);
     dt_error_t *mine = NULL; /* made here; the others keep theirs */
-    error = local_error(c, r);
-    for (int phase = 0; phase <= c->two_phase; phase++) {
-        if (phase) error = error ? error : local_error(c, r);
-        if (leader) r->staging[phase] = exchange(&j, phase, error);
-        dt_comm_meet(&r->arrived[1 + 2 * phase], n);
-        staging *s = r->staging[phase];
+    error = dt_span_local_error(c, r);
+    for (j.phase = 0; j.phase <= c->two_phase; j.phase++) {
+        if (j.phase) error = error ? error : dt_span_local_error(c, r);
+        if (leads) r->staging[j.phase] = stage_new(&j, error);
+        dt_comm_meet(&r->arrived[1 + 2 * j.phase], n);
+        stage *s = r->staging[j.phase];
         if (!error && s) error = s->error;
-        for (int k = 0; !error && s && k < c->party[party].n_pulls[phase]; k++) {
-            const dt_pull *p = &c->party[party].pull[phase][k];
-            if (phase && p->src[0].party == party) continue; /* its own chunk, in a list that all share */
-            dt_status bad = pull(&j, p, phase, s, out);
-            if (bad) mine = error = dt_error_new(bad, 0, c->kind, dt_error_message());
-        }
-        if (!s && !error) mine = error = dt_error_new(DT_E_NOMEM, 0, c->kind, "out of host memory");
+        dt_error_t *bad = s ? party_phase(&j, s, error, leads, n) : dt_error_new(DT_E_NOMEM, 0, c->kind, "out of host memory");
+        if (bad && !error) mine = error = bad;
+        if (bad && bad != mine) dt_error_unref(bad);
         if (mine) r->error[party] = mine; /* the next phase's message tells it to the other nodes */
-        if (!c->two_phase || phase == 1) break;
+        if (!c->two_phase || j.phase == 1) break;
         dt_comm_meet(&r->arrived[2], n);
     }
     if (error && error != mine) dt_error_ref(error); /* before the last meeting: afterwards its owner may let go */
     dt_comm_meet(&r->arrived[4], n);
-    if (leader)
-        for (int phase = 0; phase < 2; phase++) {
-            await_readers(&j, r->staging[phase], phase);
-            staging_free(r->staging[phase]);
-        }
+    for (j.phase = 0; leads && j.phase < 2; j.phase++) {
+        if (r->staging[j.phase]) word_around(&j, r->staging[j.phase], READ);
+        stage_free(r->staging[j.phase]);
+    }
     dt_comm_meet(&r->arrived[5], n);
     return error;
 }
 
-/* ---- exchanges: who needs which rows of whom is known to the receivers only, so they ask first ------------------------------------------------ */
-typedef struct wanted { /* one block, as it is asked for */
-    int64_t peer, from, bytes;
-} wanted;
-typedef struct asking {
-    const dt_coll *c;
-    int node; /* whose blocks */
-    wanted *list;
-    size_t n, cap, bytes;
-    bool failed;
-} asking;
-
-static void ask(void *ctx, const dt_exchange_block *k) {
-    asking *a = ctx;
-    if (node_of(a->c, k->peer) != a->node) return;
-    if (a->n == a->cap) {
-        size_t cap = a->cap ? a->cap * 2 : 64;
-        wanted *w = dt_realloc(a->list, cap * sizeof *w);
-        if (!w) {
-            a->failed = true;
-            return;
-        }
-        a->list = w;
-        a->cap = cap;
-    }
-    a->list[a->n++] = (wanted){k->peer, k->from, k->bytes};
-    a->bytes += (size_t)k->bytes;
-}
-
-typedef struct hail { /* the first message to a node: what comes next */
-    head h;
-    uint64_t count, bytes;
-} hail;
-
-typedef struct rows_peer {
-    int node;
-    asking mine;
-    hail out, in;
-    wanted *theirs;
-    char *send, *receive;
-    size_t *start; /* (c->n,) where a local party's blocks begin in `receive` */
-    dt_net_req req[2];
-} rows_peer;
-
-typedef struct rows_staging {
-    int n;
-    dt_error_t *error;
-    rows_peer peer[];
-} rows_staging;
-
-static void rows_fail(rows_staging *s, dt_error_t *e) { /* takes the reference; the first one stays */
-    if (!e) return;
-    if (s->error)
-        dt_error_unref(e);
-    else
-        s->error = e;
-}
-
-static void rows_wait(rows_staging *s, const dt_coll *c) {
-    for (int i = 0; i < s->n; i++)
-        for (int k = 0; k < 2; k++)
-            if (dt_net_wait(&s->peer[i].req[k])) rows_fail(s, dt_error_new(DT_E_NODE, 0, c->kind, dt_error_message()));
-}
-
-static void rows_swap(rows_peer *p, uint64_t key, const void *out, size_t out_bytes, void *in, size_t in_bytes) {
-    dt_net_recv_bulk(&p->req[0], p->node, key, in, in_bytes);
-    dt_net_send_bulk(&p->req[1], p->node, key, out, out_bytes);
-}
-
-static bool legal_request(const dt_coll *c, const wanted *w) {
-    if (w->peer < 0 || w->peer >= c->n || node_of(c, (int)w->peer) != dt_node_self || w->from < 0 || w->bytes < 0) return false;
-    const dt_exchange_party *y = &c->exchange->party[w->peer];
-    int64_t room = c->exchange->rows_in * y->row_bytes * y->shards;
-    return w->from <= room && w->bytes <= room - w->from;
-}
-
-/* The blocks that a node asked for, one after the other. */
-static dt_error_t *rows_pack(job *j, rows_peer *p) {
-    char *to = p->send = dt_malloc(p->in.bytes + 1);
-    if (!to) return dt_error_new(DT_E_NOMEM, 0, j->c->kind, "out of host memory");
-    for (uint64_t k = 0; k < p->in.count; k++) {
-        const wanted *w = &p->theirs[k];
-        if (!legal_request(j->c, w) || (size_t)w->bytes > p->in.bytes - (size_t)(to - p->send))
-            return dt_error_new(DT_E_INTERNAL, 0, j->c->kind, "a node asked for rows that are not there");
-        dt_view dst = {.data = to, .dtype = DT_uint8, .ndim = 1, .shape = {w->bytes}, .stride = {1}}, src = dst;
-        src.data = (char *)j->r->in[w->peer] + w->from;
-        j->b->copy(&dst, &src, j->team);
-        to += w->bytes;
-    }
-    return NULL;
-}
-
-static void rows_ask(job *j, rows_peer *p, rows_staging *s) {
-    p->mine = (asking){.c = j->c, .node = p->node};
-    p->start = dt_calloc((size_t)j->c->n, sizeof *p->start);
-    if (!p->start) p->mine.failed = true;
-    for (int i = 0; i < j->c->n && p->start; i++) {
-        if (node_of(j->c, i) != dt_node_self) continue;
-        p->start[i] = p->mine.bytes;
-        if (!dt_exchange_walk(j->c->exchange, i, j->r->out[i], ask, &p->mine))
-            rows_fail(s, dt_error_new(DT_E_INTERNAL, 0, "exchange", "more rows than the receiver has room for"));
-    }
-    if (p->mine.failed) rows_fail(s, dt_error_new(DT_E_NOMEM, 0, j->c->kind, "out of host memory"));
-}
-
-/* Three rounds: how much is asked for (and whether anything failed, which all nodes then know), what, and the rows. */
-static rows_staging *rows_exchange(job *j, dt_error_t *error) {
-    int node[j->c->n + 1], n = other_nodes(j->c, node);
-    rows_staging *s = dt_calloc(1, sizeof *s + sizeof *s->peer * (size_t)n);
-    if (!s) return NULL;
-    s->n = n;
-    if (error) rows_fail(s, dt_error_ref(error));
-    for (int i = 0; i < n; i++) {
-        s->peer[i].node = node[i];
-        if (!error) rows_ask(j, &s->peer[i], s);
-    }
-    for (int i = 0; i < n; i++) {
-        rows_peer *p = &s->peer[i];
-        write_head((char *)&p->out.h, s->error);
-        p->out.count = s->error ? 0 : p->mine.n;
-        p->out.bytes = s->error ? 0 : p->mine.bytes;
-        rows_swap(p, j->r->key, &p->out, sizeof p->out, &p->in, sizeof p->in);
-    }
-    rows_wait(s, j->c);
-    for (int i = 0; i < n; i++) rows_fail(s, read_head((char *)&s->peer[i].in.h));
-    if (s->error) return s;
-    for (int i = 0; i < n; i++) {
-        rows_peer *p = &s->peer[i];
-        bool fits = p->in.count < SIZE_MAX / sizeof *p->theirs;
-        p->theirs = fits ? dt_malloc(sizeof *p->theirs * (p->in.count + 1)) : NULL;
-        p->receive = dt_malloc(p->mine.bytes + 1);
-        if (!p->theirs || !p->receive) rows_fail(s, dt_error_new(DT_E_NOMEM, 0, j->c->kind, "out of host memory"));
-    }
-    if (s->error) return s; /* others wait until this node is given up: there is no memory to tell them more */
-    for (int i = 0; i < n; i++) {
-        rows_peer *p = &s->peer[i];
-        rows_swap(p, j->r->key + 1, p->mine.list, sizeof(wanted) * p->mine.n, p->theirs, sizeof(wanted) * p->in.count);
-    }
-    rows_wait(s, j->c);
-    for (int i = 0; i < n && !s->error; i++) rows_fail(s, rows_pack(j, &s->peer[i]));
-    for (int i = 0; i < n && !s->error; i++) {
-        rows_peer *p = &s->peer[i];
-        rows_swap(p, j->r->key | 1ull << 63, p->send, p->in.bytes, p->receive, p->mine.bytes);
-    }
-    if (!s->error) rows_wait(s, j->c);
-    return s;
-}
-
-static void rows_free(rows_staging *s) {
-    for (int i = 0; s && i < s->n; i++) {
-        rows_peer *p = &s->peer[i];
-        dt_free(p->mine.list);
-        dt_free(p->theirs);
-        dt_free(p->send);
-        dt_free(p->receive);
-        dt_free(p->start);
-    }
-    if (s) dt_error_unref(s->error);
-    dt_free(s);
-}
-
-typedef struct filling { /* one party's own buffer */
-    job *j;
-    int party;
-    const rows_staging *s;
-    char *out;
-    size_t *at; /* (s->n,) */
-    uint64_t *bytes;
-} filling;
-
-static void fill_block(void *ctx, const dt_exchange_block *k) {
-    filling *f = ctx;
-    int node = node_of(f->j->c, k->peer), i = 0;
-    dt_view dst = {.data = f->out + k->to, .dtype = DT_uint8, .ndim = 1, .shape = {k->bytes}, .stride = {1}}, src = dst;
-    src.data = (char *)f->j->r->in[k->peer] + k->from;
-    if (node != dt_node_self) {
-        while (f->s->peer[i].node != node) i++;
-        src.data = f->s->peer[i].receive + f->at[i];
-        f->at[i] += (size_t)k->bytes;
-    }
-    f->j->b->copy(&dst, &src, f->j->team);
-    if (k->peer != f->party) f->bytes[k->peer] += (uint64_t)k->bytes;
-}
-
-static dt_error_t *span_exchange(const dt_coll *c, int party, dt_rendezvous *r, const dt_backend *b, dt_team *team, void *in, const int64_t *counts, void *out,
-                                 dt_error_t *error) {
-    job j = {c, r, b, team, NULL};
-    uint32_t n;
-    bool leader = local_parties(c, party, &n);
-    r->in[party] = in;
-    r->out[party] = (void *)(uintptr_t)counts;
-    r->error[party] = error;
-    dt_comm_meet(&r->arrived[0], n);
-    error = local_error(c, r);
-    if (leader) r->staging[0] = rows_exchange(&j, error);
-    dt_comm_meet(&r->arrived[1], n);
-    rows_staging *s = r->staging[0];
-    if (!error && s) error = s->error;
-    if (error)
-        dt_error_ref(error);
-    else if (!s)
-        error = dt_error_new(DT_E_NOMEM, 0, c->kind, "out of host memory");
-    else {
-        uint64_t bytes[c->n];
-        size_t at[s->n + 1];
-        memset(bytes, 0, sizeof bytes);
-        for (int i = 0; i < s->n; i++) at[i] = s->peer[i].start[party];
-        filling f = {&j, party, s, out, at, bytes};
-        dt_exchange_walk(c->exchange, party, counts, fill_block, &f);
-        for (int i = 0; i < c->n && r->moved; i++)
-            if (bytes[i]) r->moved(r->moved_ctx, c->party[i].device, bytes[i]);
-    }
-    dt_comm_meet(&r->arrived[4], n);
-    if (leader) rows_free(s);
-    return error;
-}
-
-const dt_transport dt_transport_span = {"span", span_run, span_exchange, NULL};
+const dt_transport dt_transport_span = {"span", span_run, dt_span_exchange, NULL};

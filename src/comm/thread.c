@@ -18,7 +18,7 @@ static void pull(const dt_pull *p, const dt_coll *c, const dt_rendezvous *r, con
     else if (p->n_src == 1)
         b->copy(&dst, &src[0], team);
     else
-        b->reduce(&dst, src, p->n_src, c->reduce);
+        b->reduce(&dst, src, NULL, p->n_src, c->reduce);
 }
 
 /* ---- exchanges ---- */

@@ -106,7 +106,7 @@ typedef struct dt_coll {
 /* Fills `member` and `first` from the parties' groups and n_groups. */
 dt_status dt_coll_group(dt_coll *c, dt_arena *arena) DT_WUR;
 bool dt_coll_meet_alike(const dt_coll *a, const dt_coll *b); /* the same devices in the same groups */
-enum { DT_MEETINGS = 8 };                                    /* counters of a group: six, and a distance */
+enum { DT_MEETINGS = 16 };                                   /* counters of a group: ten, and a distance */
 typedef struct dt_rendezvous {
     _Atomic uint32_t *arrived;                                  /* (n_groups, DT_MEETINGS) */
     uint64_t key;                                               /* for messages between nodes: the same on all of them */

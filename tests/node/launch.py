@@ -19,7 +19,9 @@ OPENMPI_ENV = {
     "OMPI_MCA_rmaps_base_oversubscribe": "1",
     "PRTE_MCA_rmaps_default_mapping_policy": ":oversubscribe",
 }
-needs_openmpi = pytest.mark.skipif(not OPENMPI, reason="no Open MPI: neither in openmpi/ of this environment nor named by DTORCH_TEST_OPENMPI")
+needs_openmpi = pytest.mark.skipif(
+    not OPENMPI, reason="no Open MPI: neither in openmpi/ of this environment nor named by DTORCH_TEST_OPENMPI"
+)
 LAUNCHERS = [MPIEXEC, pytest.param(OPENMPI, marks=needs_openmpi)]
 
 

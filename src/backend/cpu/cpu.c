@@ -62,14 +62,17 @@ static void cpu_zero(const dt_view *dst) {
         each_row(dst, NULL, 0, zero_row, &size);
 }
 
-/* ---- reduction over sources ------------------------------------------------------------------------------------------------------------- */
+/* ---- reduction over sources -------------------------------------------------------------------------------------------------------------
+ * Neighbours are added in pairs, pairs of pairs, …: the order that plan/backend.h fixes. A stack of blocks holds sums over 2^a > 2^b > … leaves. */
 typedef struct reduction {
     const dt_view *src;
+    const int *leaves;
     int n;
     dt_reduce op;
-    dt_dtype dtype;
+    dt_dtype narrow; /* operands are of this type or of its accumulator's */
+    bool wide_out;
 } reduction;
-enum { BLOCK = 512 };
+enum { BLOCK = 256, DEPTH = 24 };
 
 /* acc op= x over a block, for one accumulator type; x(i) reads element i of the source. */
 #define REDUCE_BLOCK(acc, x)                                                            \
@@ -87,20 +90,44 @@ enum { BLOCK = 512 };
 #define DEFINE_ROW(name, ctype, acctype, LOAD, STORE)                                                                   \
     __attribute__((optimize("O3"))) static void name(void *ctx, int64_t n, char *dst, int64_t ds, const int64_t *off) { \
         const reduction *r = ctx;                                                                                       \
-        acctype acc[BLOCK];                                                                                             \
+        acctype sum[DEPTH][BLOCK];                                                                                      \
+        int size[DEPTH], all = 0;                                                                                       \
         for (int64_t at = 0; at < n; at += BLOCK) {                                                                     \
             int64_t m = n - at < BLOCK ? n - at : BLOCK;                                                                \
+            int top = -1;                                                                                               \
+            all = 0;                                                                                                    \
             for (int k = 0; k < r->n; k++) {                                                                            \
-                int64_t st = r->src[k].ndim ? r->src[k].stride[r->src[k].ndim - 1] : 1;                                 \
-                const ctype *p = (const ctype *)r->src[k].data + off[k] + at * st;                                      \
-                bool first = k == 0;                                                                                    \
-                if (st == 1)                                                                                            \
-                    REDUCE_BLOCK(acc, (acctype)LOAD(p[i]));                                                             \
-                else                                                                                                    \
-                    REDUCE_BLOCK(acc, (acctype)LOAD(p[i * st]));                                                        \
+                const dt_view *v = &r->src[k];                                                                          \
+                int64_t st = v->ndim ? v->stride[v->ndim - 1] : 1;                                                      \
+                int leaves = r->leaves ? r->leaves[k] : 1;                                                              \
+                bool first = top < 0 || size[top] != leaves;                                                            \
+                if (first) size[++top] = leaves;                                                                        \
+                all += leaves;                                                                                          \
+                acctype *acc = sum[top];                                                                                \
+                if (v->dtype != r->narrow) {                                                                            \
+                    const acctype *p = (const acctype *)v->data + off[k] + at * st;                                     \
+                    REDUCE_BLOCK(acc, p[i * st]);                                                                       \
+                } else {                                                                                                \
+                    const ctype *p = (const ctype *)v->data + off[k] + at * st;                                         \
+                    if (st == 1)                                                                                        \
+                        REDUCE_BLOCK(acc, (acctype)LOAD(p[i]));                                                         \
+                    else                                                                                                \
+                        REDUCE_BLOCK(acc, (acctype)LOAD(p[i * st]));                                                    \
+                }                                                                                                       \
+                if (!first) size[top] *= 2;                                                                             \
+                for (first = false; top > 0 && (size[top - 1] == size[top] || k + 1 == r->n); top--) {                  \
+                    REDUCE_BLOCK(sum[top - 1], sum[top][i]);                                                            \
+                    size[top - 1] += size[top];                                                                         \
+                }                                                                                                       \
             }                                                                                                           \
+            acctype *acc = sum[0];                                                                                      \
             if (r->op == DT_AVG)                                                                                        \
-                for (int64_t i = 0; i < m; i++) acc[i] /= (acctype)r->n;                                                \
+                for (int64_t i = 0; i < m; i++) acc[i] /= (acctype)all;                                                 \
+            if (r->wide_out) {                                                                                          \
+                acctype *o = (acctype *)dst + at * ds;                                                                  \
+                for (int64_t i = 0; i < m; i++) o[i * ds] = acc[i];                                                     \
+                continue;                                                                                               \
+            }                                                                                                           \
             ctype *o = (ctype *)dst + at * ds;                                                                          \
             for (int64_t i = 0; i < m; i++) o[i * ds] = (ctype)STORE(acc[i]);                                           \
         }                                                                                                               \
@@ -116,13 +143,16 @@ DEFINE_ROW(row_i8, int8_t, int64_t, , )
 DEFINE_ROW(row_u8, uint8_t, int64_t, , )
 DEFINE_ROW(row_bool, uint8_t, int64_t, , !!)
 
-static void cpu_reduce(const dt_view *dst, const dt_view *src, int n, dt_reduce op) {
+static void cpu_reduce(const dt_view *dst, const dt_view *src, const int *leaves, int n, dt_reduce op) {
     static const row_fn rows[DT_DTYPE_COUNT] = {
         [DT_float32] = row_f32, [DT_float64] = row_f64, [DT_bfloat16] = row_bf16, [DT_float16] = row_f16, [DT_int64] = row_i64,
         [DT_int32] = row_i32,   [DT_int16] = row_i16,   [DT_int8] = row_i8,       [DT_uint8] = row_u8,    [DT_bool] = row_bool,
     };
-    reduction r = {src, n, op, dst->dtype};
-    each_row(dst, src, n, rows[dst->dtype], &r);
+    dt_dtype narrow = dst->dtype;
+    for (int k = 0; k < n; k++)
+        if (dt_dtype_size(src[k].dtype) < dt_dtype_size(narrow)) narrow = src[k].dtype;
+    reduction r = {src, leaves, n, op, narrow, narrow != dst->dtype};
+    each_row(dst, src, n, rows[narrow], &r);
 }
 
 DT_CPU_KERNEL(sum);

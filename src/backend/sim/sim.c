@@ -620,9 +620,10 @@ static void sim_copy(const dt_view *dst, const dt_view *src, dt_team *team) {
     (void)team;
 }
 static void sim_zero(const dt_view *dst) { (void)dst; }
-static void sim_reduce(const dt_view *dst, const dt_view *src, int n, dt_reduce op) {
+static void sim_reduce(const dt_view *dst, const dt_view *src, const int *leaves, int n, dt_reduce op) {
     (void)dst;
     (void)src;
+    (void)leaves;
     (void)n;
     (void)op;
 }
