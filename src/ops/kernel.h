@@ -62,6 +62,15 @@ static inline void dt_view_set_contiguous(dt_view *v) {
         s *= v->shape[i];
     }
 }
+/* Where element i, counted in row-major order, lies: in elements from data. */
+static inline int64_t dt_view_offset(const dt_view *v, int64_t i) {
+    int64_t o = 0;
+    for (int d = v->ndim - 1; d >= 0; d--) {
+        o += i % v->shape[d] * v->stride[d];
+        i /= v->shape[d];
+    }
+    return o;
+}
 /* Present? (optional inputs) */
 static inline bool dt_view_given(const dt_view *v) { return v->dtype != DT_DTYPE_NONE; }
 /* The value of a 0-dim scalar operand. */

@@ -13,10 +13,13 @@
  * Members are told apart by sizes alone: a full tensor has `size` elements, one of an element per row has size / row. Shapes may differ between
  * members (reshapes are free), since everything is row-major.
  *
+ * A step that reads rows by index begins a group, and nothing in its group makes what it reads: the table and the indices are walked at random.
+ *
  * Rejected: moving members up to the first one's place (inputs made in between would forbid most groups). Steps that only share an input are not
  * fused: reading it twice costs less than the longer life of everything in between. */
 #include <string.h>
 
+#include "ops/movement.h"
 #include "ops/reduce.h"
 #include "passes/fuse.h"
 
@@ -111,6 +114,60 @@ int64_t dt_fuse_columns(const dt_fuse *f, const dt_step *s, int64_t *row) {
     if (p.segs == 1 && p.outs * p.reds >= SUMMED_AT_ONCE) return 0; /* its kernel divides the columns among the team */
     *row = p.outs;
     return p.seg;
+}
+
+/* Rows of a table: the indexed dimension, none but ones before it, and the rest in one run. */
+static bool table_of_rows(const dt_view *v, int dim, dt_view *out) {
+    int64_t cols = 1;
+    for (int d = 0; d < dim; d++)
+        if (v->shape[d] != 1) return false;
+    for (int d = v->ndim - 1; d > dim; d--) {
+        if (v->shape[d] != 1 && v->stride[d] != cols) return false;
+        cols *= v->shape[d];
+    }
+    *out = (dt_view){.dtype = v->dtype, .ndim = 2, .shape = {v->shape[dim], cols}, .stride = {v->stride[dim], 1}};
+    return true;
+}
+
+/* Lines along the last dimension, at one distance from each other; `index` has the same lines, one behind the other. */
+static bool table_of_lines(const dt_view *v, const dt_view *index, dt_view *table, dt_view *lines) {
+    int last = v->ndim - 1;
+    int64_t n = 1, stride = 0;
+    for (int d = last - 1; d >= 0; d--) {
+        if (v->shape[d] != index->shape[d]) return false;
+        if (v->shape[d] == 1) continue;
+        if (n == 1) stride = v->stride[d];
+        if (v->stride[d] != stride * n) return false;
+        n *= v->shape[d];
+    }
+    *table = (dt_view){.dtype = v->dtype, .ndim = 2, .shape = {n, v->shape[last]}, .stride = {stride, v->stride[last]}};
+    *lines = (dt_view){.dtype = index->dtype, .ndim = 2, .shape = {n, index->shape[last]}, .stride = {index->shape[last], 1}};
+    return dt_view_contiguous(index);
+}
+
+dt_lookup dt_fuse_lookup(const dt_fuse *f, const dt_step *s, dt_fuse_read *r) {
+    const dt_instr *in = &s->in;
+    if (in->kind != DT_I_KERNEL || !f->backend->lookup || in->n_in != 2 || in->n_out != 1) return DT_LOOKUP_NONE;
+    dt_lookup kind = f->backend->lookup(in->fn);
+    if (!kind) return kind;
+    r->table = kind == DT_LOOKUP_EMBEDDING;
+    r->index = !r->table;
+    const dt_view *t = &in->view[r->table], *x = &in->view[r->index], *o = &in->view[2];
+    r->dim = kind == DT_LOOKUP_SELECT || kind == DT_LOOKUP_GATHER ? (int)((const dt_index_attr *)in->ctx.attr)->dim : 0;
+    if (!dt_view_given(x) || !t->ndim || !in->ctx.in_place || !dt_view_contiguous(o) || !dt_view_numel(o)) return DT_LOOKUP_NONE;
+    if (dt_dtype_size(t->dtype) > 8 || dt_dtype_categories[t->dtype] == 3) return DT_LOOKUP_NONE;
+    r->lo = in->ctx.in_place[r->table].lo[r->dim];
+    r->limit = in->ctx.in_place[r->table].shape[r->dim];
+    r->view[1] = *x;
+    bool fits;
+    if (kind == DT_LOOKUP_GATHER)
+        fits = r->dim == t->ndim - 1 && x->ndim == t->ndim && table_of_lines(t, x, &r->view[0], &r->view[1]);
+    else if (kind == DT_LOOKUP_EMBEDDING) { /* its table may have columns that do not touch */
+        r->view[0] = *t;
+        fits = t->ndim == 2;
+    } else
+        fits = table_of_rows(t, r->dim, &r->view[0]);
+    return fits ? kind : DT_LOOKUP_NONE;
 }
 
 static int find(const dt_fuse *f, int g) {
@@ -312,8 +369,11 @@ static int enter(dt_fuse *f, int at, joining *j) {
 static void scan_step(dt_fuse *f, int at) {
     const dt_step *s = &f->p->step[at];
     joining j = {0};
+    dt_fuse_read read;
     int own = -1;
-    if (dt_fuse_reduction(f, s, &j.row) != DT_FUSED_CODE) {
+    if (dt_fuse_lookup(f, s, &read)) {
+        own = enter(f, at, &j);
+    } else if (dt_fuse_reduction(f, s, &j.row) != DT_FUSED_CODE) {
         j.size = dt_view_numel(&s->in.view[0]);
         j.rows = true;
         find_groups(f, s, &j);

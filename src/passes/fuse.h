@@ -42,6 +42,14 @@ static inline bool dt_fuse_half(dt_dtype t) { return dt_pw_tile_dtype(t) != t; }
 int dt_fuse_reduction(const dt_fuse *f, const dt_step *s, int64_t *row);
 /* Is the step a dropout whose part here lies in one run of the global tensor? *base: where it begins. */
 bool dt_fuse_dropout(const dt_fuse *f, const dt_step *s, int64_t *base);
+/* How a step reads by index if a group may do it (else DT_LOOKUP_NONE), and what: table and index as plan/fused.h describes them. */
+typedef struct dt_fuse_read {
+    int table, index; /* operands of the step */
+    dt_view view[2];  /* of table and index */
+    int dim;
+    int64_t lo, limit;
+} dt_fuse_read;
+dt_lookup dt_fuse_lookup(const dt_fuse *f, const dt_step *s, dt_fuse_read *r);
 /* Rows of a segment if the step sums columns as the interpreter does, else 0; *row: elements of a row. */
 int64_t dt_fuse_columns(const dt_fuse *f, const dt_step *s, int64_t *row);
 /* fuse_make.c: *made false: the group would not fit into an instruction, its steps stay as they are. */

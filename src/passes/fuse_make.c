@@ -26,12 +26,12 @@ static int maker_in(const making *m, int st) {
     return -1;
 }
 
-/* v, as wide as its reader walks it, as an input of the instruction. */
-static int input_number(making *m, const dt_view *v, dt_operand at, bool rows) {
+/* v, as wide as its reader walks it, as an input of the instruction. looked: by a look-up. */
+static int input_number(making *m, const dt_view *v, dt_operand at, bool rows, bool looked) {
     dt_fused *x = m->x;
-    rows &= dt_view_numel(v) != 1;
+    rows &= dt_view_numel(v) != 1 && !looked;
     for (int i = 0; i < x->n_in; i++)
-        if (dt_fuse_same(&m->view[i], m->operand[i], v, at) && (x->rows_in >> i & 1) == rows) return i;
+        if (dt_fuse_same(&m->view[i], m->operand[i], v, at) && (x->rows_in >> i & 1) == rows && (x->lookup_in >> i & 1) == looked) return i;
     if (x->n_in == DT_FUSED_IN) {
         m->full = true;
         return 0;
@@ -39,6 +39,7 @@ static int input_number(making *m, const dt_view *v, dt_operand at, bool rows) {
     m->view[x->n_in] = *v;
     m->operand[x->n_in] = at;
     x->rows_in |= (uint32_t)rows << x->n_in;
+    x->lookup_in |= (uint32_t)looked << x->n_in;
     return x->n_in++;
 }
 
@@ -76,7 +77,7 @@ static int read_input(making *m, const dt_step *s, int k, bool rows, bool reduce
     if (from < 0) {
         dt_view v = in->view[k];
         if (!reduces) dt_fuse_expand(&in->view[k], &in->view[in->n_in], &v);
-        return input_number(m, &v, in->operand[k], rows);
+        return input_number(m, &v, in->operand[k], rows, false);
     }
     int op = m->at[from];
     if (m->x->op[op].rows && !rows) op = spread_op(m, op);
@@ -84,48 +85,84 @@ static int read_input(making *m, const dt_step *s, int k, bool rows, bool reduce
     return ~op;
 }
 
-static void add_member(making *m, int i) {
-    const dt_step *s = &m->f->p->step[m->g->member[i]];
+/* The look-up that step s is. */
+static void fill_lookup(making *m, const dt_step *s, dt_lookup kind, const dt_fuse_read *r, int *refs, dt_fused_op *o) {
+    refs[0] = input_number(m, &r->view[0], s->in.operand[r->table], false, true);
+    refs[1] = input_number(m, &r->view[1], s->in.operand[r->index], false, true);
+    o->code = (int)kind;
+    o->key = o->dtype;
+    o->count = r->lo;
+    o->limit = r->limit;
+    o->dim = (int16_t)r->dim;
+    o->node = s->in.node;
+    o->params = NULL;
+    if (m->x->n_lookups == DT_FUSED_LOOKUPS)
+        m->full = true;
+    else
+        o->lookup = (int8_t)m->x->n_lookups++;
+}
+
+/* What member s does, and its dtypes. */
+static void fill_op(making *m, const dt_step *s, dt_fused_op *o) {
     const dt_instr *in = &s->in;
-    int64_t row = 0;
-    int kind = dt_fuse_columns(m->f, s, &row) ? DT_FUSED_COLUMNS : dt_fuse_reduction(m->f, s, &row), st_out = in->operand[in->n_in].slot, refs[DT_PW_MAX_IN];
-    bool rows = m->f->rows[m->g->member[i]], reduces = kind != DT_FUSED_CODE;
-    int64_t base = 0;
-    if (dt_fuse_dropout(m->f, s, &base)) kind = DT_FUSED_DROPOUT;
-    for (int k = 0; k < in->n_in; k++) refs[k] = read_input(m, s, k, rows && !reduces, reduces);
-    m->at[i] = m->x->n_ops;
-    dt_fused_op *o = new_op(m);
-    if (m->full) return;
-    memcpy(m->ref[m->at[i]], refs, sizeof refs);
     int code = in->ctx.op->pointwise;
-    *o = (dt_fused_op){.kind = (uint8_t)kind, .rows = rows, .out = -1, .tile = -1, .op = in->ctx.op, .params = in->ctx.attr};
-    o->n_in = (uint8_t)in->n_in;
-    o->dtype = in->view[in->n_in].dtype;
-    if (kind == DT_FUSED_CODE) {
+    if (o->kind == DT_FUSED_CODE) {
         o->code = code;
         o->key = dt_pw_tile_dtype(in->view[dt_pw_key(code)].dtype);
-    } else if (kind == DT_FUSED_DROPOUT) {
+    } else if (o->kind == DT_FUSED_DROPOUT) {
         o->key = dt_pw_tile_dtype(o->dtype);
-        o->count = base;
+        (void)dt_fuse_dropout(m->f, s, &o->count);
     } else {
         o->key = in->view[0].dtype;
         o->count = dt_reduce_count(in->ctx.in_place, in->view[0].ndim, &((const dt_reduce_attr *)in->ctx.attr)->dim);
     }
-    if (kind == DT_FUSED_COLUMNS) {
+    if (o->kind == DT_FUSED_COLUMNS) {
         if (m->f->backend->reduction(in->fn) != DT_FUSED_MEAN) o->count = 0;
         o->code = m->x->n_columns++;
     }
-    if (kind != DT_FUSED_COLUMNS && !m->f->escapes[st_out] && !m->f->outside[st_out] && i + 1 < m->g->n) return;
+}
+
+/* Op number `op`, member i, makes an output if somebody else reads its result. */
+static void add_output(making *m, int i, dt_fused_op *o, int op) {
+    const dt_instr *in = &m->f->p->step[m->g->member[i]].in;
+    int st_out = in->operand[in->n_in].slot;
+    bool columns = o->kind == DT_FUSED_COLUMNS;
+    if (!columns && !m->f->escapes[st_out] && !m->f->outside[st_out] && i + 1 < m->g->n) return;
     if (m->x->n_out == DT_FUSED_OUT) {
         m->full = true;
         return;
     }
     o->out = (int8_t)m->x->n_out;
-    m->x->made_by[m->x->n_out] = (uint8_t)m->at[i];
-    m->x->rows_out |= (uint32_t)rows << m->x->n_out;
-    m->x->columns_out |= (uint32_t)(kind == DT_FUSED_COLUMNS) << m->x->n_out;
+    m->x->made_by[m->x->n_out] = (uint8_t)op;
+    m->x->rows_out |= (uint32_t)o->rows << m->x->n_out;
+    m->x->columns_out |= (uint32_t)columns << m->x->n_out;
     m->out_view[m->x->n_out] = in->view[in->n_in];
     m->out[m->x->n_out++] = in->operand[in->n_in];
+}
+
+static void add_member(making *m, int i) {
+    const dt_step *s = &m->f->p->step[m->g->member[i]];
+    const dt_instr *in = &s->in;
+    int64_t row = 0, base;
+    int kind = dt_fuse_columns(m->f, s, &row) ? DT_FUSED_COLUMNS : dt_fuse_reduction(m->f, s, &row), refs[DT_PW_MAX_IN];
+    bool rows = m->f->rows[m->g->member[i]], reduces = kind != DT_FUSED_CODE;
+    dt_fuse_read read;
+    dt_lookup lookup = dt_fuse_lookup(m->f, s, &read);
+    if (lookup) kind = DT_FUSED_LOOKUP;
+    if (dt_fuse_dropout(m->f, s, &base)) kind = DT_FUSED_DROPOUT;
+    for (int k = 0; k < in->n_in && !lookup; k++) refs[k] = read_input(m, s, k, rows && !reduces, reduces);
+    int op = m->at[i] = m->x->n_ops;
+    dt_fused_op *o = new_op(m);
+    if (m->full) return;
+    *o = (dt_fused_op){.kind = (uint8_t)kind, .rows = rows, .out = -1, .tile = -1, .op = in->ctx.op, .params = in->ctx.attr};
+    o->n_in = (uint8_t)in->n_in;
+    o->dtype = in->view[in->n_in].dtype;
+    if (lookup)
+        fill_lookup(m, s, lookup, &read, refs, o);
+    else
+        fill_op(m, s, o);
+    memcpy(m->ref[op], refs, sizeof refs);
+    add_output(m, i, o, op);
 }
 
 /* Numbers of values, now that it is known how many are inputs. */
@@ -141,6 +178,7 @@ static void number_values(making *m) {
             if (r >= 0) x->last_read[r] = (uint8_t)k;
             d |= of[v];
         }
+        if (x->op[k].kind == DT_FUSED_LOOKUP) d |= 1u << (DT_FUSED_IN + x->op[k].lookup);
         of[x->n_in + k] = d;
         if (x->op[k].out >= 0) x->depends[(int)x->op[k].out] = d;
     }
@@ -184,6 +222,7 @@ static bool tiles_fit(const making *m) {
     for (int k = 0; k < x->n_ops; k++) size = dt_dtype_size(x->op[k].dtype) > size ? dt_dtype_size(x->op[k].dtype) : size;
     for (int i = 0; i < x->n_in; i++) {
         const dt_view *v = &m->view[i];
+        if (x->lookup_in >> i & 1) continue;
         size = dt_dtype_size(v->dtype) > size ? dt_dtype_size(v->dtype) : size;
         if (dt_fuse_half(v->dtype) || !dt_view_contiguous(v) || dt_view_numel(v) == 1) *(x->rows_in >> i & 1 ? &row_tiles : &tiles) += 1;
     }

@@ -178,10 +178,10 @@ static void take_written(finish *f, int prog, int at) {
  * later ops reads. */
 static bool read_after(dt_prog *p, const dt_step *s, int i, int k) {
     const dt_fused *x = s->in.fused;
-    if ((x->rows_in >> i & 1) != (x->rows_out >> k & 1) || x->columns_out >> k & 1) return true;
+    if ((x->rows_in >> i & 1) != (x->rows_out >> k & 1) || x->columns_out >> k & 1 || x->lookup_in >> i & 1) return true;
     int r = root_of(p, s->in.operand[i].slot);
     for (int j = 0; j < s->in.n_in; j++)
-        if (s->in.operand[j].slot >= 0 && root_of(p, s->in.operand[j].slot) == r && x->last_read[j] > x->made_by[k]) return true;
+        if (s->in.operand[j].slot >= 0 && root_of(p, s->in.operand[j].slot) == r && (x->last_read[j] > x->made_by[k] || x->lookup_in >> j & 1)) return true;
     return false;
 }
 

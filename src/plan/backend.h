@@ -23,6 +23,9 @@ typedef struct dt_backend {
     bool (*can_fuse)(int code, dt_dtype tile); /* is there a block function? */
     dt_kernel_fn dropout;                      /* the kernel that a group may take in; NULL: none */
     int (*reduction)(dt_kernel_fn fn);         /* dt_fused_kind of a kernel that reduces (dt_reduce_attr), 0: none */
+    dt_lookup (*lookup)(dt_kernel_fn fn);      /* of a kernel that reads by index */
+    /* Are all indices of a group's look-up legal? */
+    dt_status (*check_lookup)(const dt_fused_op *o, const dt_view *index);
     /* A backend without workers goes through whole runs at once, on the thread that dispatches. NULL: workers do it. */
     void (*run)(dt_run *r);
     void (*read)(dt_device d, const dt_view *dst); /* with run: a part for the host */

@@ -186,7 +186,7 @@ void dt_cost_instr(const dt_hardware *h, const dt_instr *s, dt_op_cost *out) {
     load l = {.kind = DT_WORK_VECTOR, .dtype = DT_float32};
     for (int k = 0; k < s->n_in + s->n_out; k++) l.bytes += view_bytes(&s->view[k]);
     if (s->fused) {
-        double n = elements(s);
+        double n = (double)s->fused->size; /* not the largest operand: a look-up's table is not walked */
         for (int k = 0; k < s->fused->n_ops; k++) {
             const dt_fused_op *o = &s->fused->op[k];
             if (o->kind == DT_FUSED_SPREAD || (o->rows && o->kind == DT_FUSED_CODE)) continue; /* an element per row: next to nothing */

@@ -10,7 +10,12 @@
  * to its own dtype, and a reduction adds in the order of its own kernel: a group gives the same bits as its ops one by one. A block holds
  * whole rows.
  *
- * An input that failed spoils only the outputs that depend on it (`depends`). */
+ * A look-up reads rows (or elements) of a table, an input of any size, at indices, another one: no other op reads these two. Its result is as any
+ * other op's. Indices are checked before the group runs (dt_backend.check_lookup), and one that is out of range reads zeros.
+ *
+ *      y = embedding(ids, w) * 2     ids (n,), w (V, cols) as inputs; the look-up's result: rows w[ids[r]] for the rows r of the block
+ *
+ * An input that failed, or a look-up, spoils only the outputs that depend on it (`depends`). */
 #ifndef DT_PLAN_FUSED_H
 #define DT_PLAN_FUSED_H
 
@@ -22,6 +27,7 @@ enum {
     DT_FUSED_OPS = 40,
     DT_FUSED_IN = 16,
     DT_FUSED_OUT = 8,
+    DT_FUSED_LOOKUPS = 8,
     DT_FUSED_ROWS = 256,         /* rows of a block at most */
     DT_FUSED_MARGIN = 128,       /* elements a tile has beyond its block: see backend/cpu/isa/walk.h */
     DT_FUSED_BYTES = 768 * 1024, /* all tiles of a group on a device thread's stack: no longer rows than fit */
@@ -36,9 +42,20 @@ typedef enum dt_fused_kind {
     DT_FUSED_MAX,
     DT_FUSED_MIN,
     DT_FUSED_DROPOUT, /* of a value, a seed and an offset; op.count: the global index of the first element */
+    DT_FUSED_LOOKUP,  /* of a table and indices; op.code: dt_lookup; op.count: the first row that is held here */
     DT_FUSED_COLUMNS, /* the sum over all rows, an element per column: an output that no op of the group reads; op.count: 0, or a mean's */
     DT_FUSED_KINDS
 } dt_fused_kind;
+
+/* How a look-up reads: which kernel it stands for. */
+typedef enum dt_lookup {
+    DT_LOOKUP_NONE,
+    DT_LOOKUP_EMBEDDING, /* table (V, cols), indices (…): element (i, c) is table[index[i], c] */
+    DT_LOOKUP_SELECT,    /* the same */
+    DT_LOOKUP_INDEX,     /* the same, negative indices count from the end */
+    DT_LOOKUP_GATHER,    /* table (lines, V), indices (lines, n): element (l, i) is table[l, index[l, i]] */
+    DT_LOOKUPS
+} dt_lookup;
 
 typedef struct dt_fused_op {
     uint8_t kind;   /* dt_fused_kind */
@@ -47,6 +64,10 @@ typedef struct dt_fused_op {
     dt_dtype key;   /* the tile dtype that chooses the block function; of a reduction or spread: its input's dtype */
     dt_dtype dtype; /* of the result */
     int64_t count;  /* a mean divides by it; see DT_FUSED_DROPOUT */
+    int64_t limit;  /* of a look-up: indices below it are legal */
+    uint32_t node;  /* of a look-up: whose call an error names */
+    int16_t dim;    /* of a look-up: the indexed dimension */
+    int8_t lookup;  /* which look-up of the group */
     const struct dt_op *op;
     const void *params; /* the op's attributes */
     int8_t out;         /* which output of the instruction, -1: none */
@@ -65,10 +86,12 @@ typedef struct dt_fused {
     int n_columns;              /* such sums; their partial ones lie in scratch: (n_columns, segments, row) doubles */
     uint32_t rows_in, rows_out; /* masks: inputs and outputs with an element per row */
     uint32_t columns_out;       /* outputs with an element per column */
+    int n_lookups;
+    uint32_t lookup_in; /* inputs that look-ups read, and nothing else */
     dt_fused_op op[DT_FUSED_OPS];
     uint8_t last_read[DT_FUSED_IN]; /* the last op that reads input i */
     uint8_t made_by[DT_FUSED_OUT];  /* the op that makes output k */
-    uint32_t depends[DT_FUSED_OUT]; /* inputs that output k depends on, as a mask */
+    uint32_t depends[DT_FUSED_OUT]; /* inputs that output k depends on, as a mask; from bit DT_FUSED_IN on: look-ups */
 } dt_fused;
 
 /* Elements of a block of a group that works on rows, and the bytes of `tiles` full tiles and `row_tiles` others; `size`: of the widest element. */

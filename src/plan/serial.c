@@ -116,17 +116,27 @@ static void put_fused(dt_wire *w, const dt_fused *x) {
         put_attr(w, x->op[k].op, x->op[k].params);
     }
 }
+/* A table and indices that no other op walks. */
+static bool lookup_legal(const dt_fused *x, const dt_fused_op *o) {
+    if (o->n_in != 2 || o->in[0] >= x->n_in || o->in[1] >= x->n_in || o->code < 1 || o->code >= DT_LOOKUPS || o->key != o->dtype) return false;
+    if (o->out >= 0 && x->columns_out >> o->out & 1) return false;
+    return x->lookup_in >> o->in[0] & 1 && x->lookup_in >> o->in[1] & 1 && dt_dtype_size(o->dtype) <= 8 && o->limit >= 0 && o->lookup < DT_FUSED_LOOKUPS;
+}
 static bool fused_legal(const dt_fused *x) {
     if (x->n_ops < 1 || x->n_ops > DT_FUSED_OPS || x->n_in < 0 || x->n_in > DT_FUSED_IN || x->n_out < 1 || x->n_out > DT_FUSED_OUT) return false;
     if (x->n_tiles < 0 || x->n_tiles > DT_FUSED_OPS || x->n_row_tiles < 0 || x->n_row_tiles > DT_FUSED_OPS) return false;
     if (x->size < 0 || x->row < 0 || x->row == 1 || (x->row && x->size % x->row)) return false;
-    int columns = 0;
+    int columns = 0, lookups = 0;
     if (x->seg < 0 || (x->seg && !x->row) || x->n_columns < 0 || (x->n_columns > 0) != (x->seg > 0)) return false;
     for (int k = 0; k < x->n_ops; k++) {
         const dt_fused_op *o = &x->op[k];
         if (o->kind >= DT_FUSED_KINDS || o->rows > 1 || (o->rows && !x->row)) return false;
         if (o->n_in > DT_PW_MAX_IN || o->out >= x->n_out || o->key >= DT_DTYPE_COUNT || o->dtype >= DT_DTYPE_COUNT) return false;
         if (o->tile >= (o->rows ? x->n_row_tiles : x->n_tiles) || (o->out < 0 && o->tile < 0)) return false;
+        if (o->kind == DT_FUSED_LOOKUP) {
+            if (!lookup_legal(x, o) || o->lookup != lookups++) return false;
+            continue;
+        }
         if (o->kind == DT_FUSED_DROPOUT && (o->n_in != 3 || o->key != dt_pw_tile_dtype(o->dtype) || !dt_dtype_is_float(o->dtype))) return false;
         if (o->kind != DT_FUSED_CODE && o->kind != DT_FUSED_DROPOUT && (o->n_in != 1 || o->rows != (o->kind != DT_FUSED_SPREAD && o->kind != DT_FUSED_COLUMNS)))
             return false;
@@ -136,7 +146,7 @@ static bool fused_legal(const dt_fused *x) {
         memcpy(&read, &o->read, 1);
         if (read > 1) return false;
         for (int i = 0; i < o->n_in; i++) { /* ops and reductions of full tensors must not read past a row's element */
-            if (o->in[i] >= x->n_in + k) return false;
+            if (o->in[i] >= x->n_in + k || (o->in[i] < x->n_in && x->lookup_in >> o->in[i] & 1)) return false;
             if (o->in[i] >= x->n_in && x->op[o->in[i] - x->n_in].kind == DT_FUSED_COLUMNS) return false;
             bool rows = o->in[i] < x->n_in ? x->rows_in >> o->in[i] & 1 : x->op[o->in[i] - x->n_in].rows;
             if (rows != (o->kind == DT_FUSED_SPREAD || ((o->kind == DT_FUSED_CODE || o->kind == DT_FUSED_DROPOUT) && o->rows)) &&
@@ -148,7 +158,14 @@ static bool fused_legal(const dt_fused *x) {
         if (x->last_read[i] >= x->n_ops) return false;
     for (int i = 0; i < x->n_out; i++)
         if (x->made_by[i] >= x->n_ops) return false;
-    return true;
+    return lookups == x->n_lookups;
+}
+static bool lookup_walks(const dt_fused *x, const dt_fused_op *o, const dt_instr *s) {
+    const dt_view *table = &s->view[o->in[0]], *index = &s->view[o->in[1]];
+    int64_t n = o->rows ? x->size / x->row : x->size, m = dt_view_numel(index);
+    if (table->ndim != 2 || table->dtype != o->dtype || (index->dtype != DT_int64 && index->dtype != DT_int32)) return false;
+    if (o->code == DT_LOOKUP_GATHER) return index->ndim == 2 && table->shape[0] == index->shape[0] && m == n;
+    return n == 0 || (table->shape[1] > 0 && n % table->shape[1] == 0 && n / table->shape[1] == m);
 }
 /* Are the instruction's operands of the sizes that the group walks? */
 static bool fused_walks(const dt_fused *x, const dt_instr *s) {
@@ -156,12 +173,15 @@ static bool fused_walks(const dt_fused *x, const dt_instr *s) {
     for (int i = 0; i < s->n_in + s->n_out; i++) {
         bool rows = (i < s->n_in ? x->rows_in >> i : x->rows_out >> (i - s->n_in)) & 1;
         int64_t n = dt_view_numel(&s->view[i]);
+        if (i < s->n_in && x->lookup_in >> i & 1) continue;
         if (i >= s->n_in && x->columns_out >> (i - s->n_in) & 1) {
             if (n != x->row) return false;
             continue;
         }
         if (n != (rows ? x->size / (x->row ? x->row : 1) : x->size) && (n != 1 || i >= s->n_in)) return false;
     }
+    for (int k = 0; k < x->n_ops; k++)
+        if (x->op[k].kind == DT_FUSED_LOOKUP && !lookup_walks(x, &x->op[k], s)) return false;
     return true;
 }
 static dt_status get_fused(reader *r, const dt_fused **out) {

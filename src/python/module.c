@@ -120,9 +120,9 @@ PyMODINIT_FUNC PyInit__C(void) {
     if (!m) return NULL;
     dt_py_module = m;
     static int (*const init[])(PyObject *) = {
-        make_exceptions,   dt_py_site_init,   dt_py_dtype_init, dt_py_mesh_init,      dt_py_tensor_init,   dt_py_data_init,
-        dt_py_dlpack_init, dt_py_future_init, dt_py_mode_init,  dt_py_generator_init, dt_py_nnmodule_init, dt_py_autograd_init,
-        dt_py_ops_init,    dt_py_sim_init,    dt_py_file_init,  register_stop,
+        make_exceptions,     dt_py_site_init,   dt_py_dtype_init, dt_py_mesh_init,      dt_py_tensor_init,   dt_py_data_init,
+        dt_py_dlpack_init,   dt_py_future_init, dt_py_mode_init,  dt_py_generator_init, dt_py_nnmodule_init, dt_py_optim_init,
+        dt_py_autograd_init, dt_py_ops_init,    dt_py_sim_init,   dt_py_file_init,      register_stop,
     };
     for (size_t i = 0; i < sizeof init / sizeof *init; i++)
         if (init[i](m) < 0) {

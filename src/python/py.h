@@ -189,6 +189,7 @@ int dt_py_spec_push(const dt_spec *spec); /* the default for factories, until th
 void dt_py_spec_pop(void);
 int dt_py_autograd_init(PyObject *module);
 int dt_py_nnmodule_init(PyObject *module); /* nnmodule.c */
+int dt_py_optim_init(PyObject *module);    /* optim.c: the loops over many parameters */
 int dt_py_generator_init(PyObject *module);
 typedef struct py_generator {
     PyObject_HEAD dt_generator *g;

@@ -61,12 +61,37 @@ static dt_error_t *input_error(const dt_run_part *p, const dt_instr *s) {
     return NULL;
 }
 
-/* A group with a failed input still makes the outputs that do not depend on it: elementwise code bears any values. Where there is not even memory,
- * zeros are read. */
+/* Has a look-up of the group an index that is out of range? bad: of each, the error of its own call, referenced; NULL: none. */
+static bool check_lookups(dt_worker *w, dt_run_part *p, const dt_instr *s, dt_error_t **bad) {
+    bool any = false;
+    for (int k = 0; k < s->fused->n_ops; k++) {
+        const dt_fused_op *o = &s->fused->op[k];
+        if (o->kind != DT_FUSED_LOOKUP) continue;
+        int index = s->operand[o->in[1]].slot;
+        dt_status r = index >= 0 && p->error[index] ? DT_OK : w->backend->check_lookup(o, &s->view[o->in[1]]);
+        bad[o->lookup] = r ? dt_error_new(r, p->run->site[o->node], dt_op_name(o->op), dt_error_message()) : NULL;
+        any |= r != DT_OK;
+    }
+    return any;
+}
+
+/* The error of output k, borrowed: of an input or a look-up that it depends on. */
+static dt_error_t *spoilt_by(const dt_run_part *p, const dt_instr *s, int k, dt_error_t **bad) {
+    uint32_t depends = s->fused->depends[k];
+    for (int i = 0; i < s->n_in; i++)
+        if (depends >> i & 1 && s->operand[i].slot >= 0 && p->error[s->operand[i].slot]) return p->error[s->operand[i].slot];
+    for (int i = 0; i < s->fused->n_lookups; i++)
+        if (depends >> (DT_FUSED_IN + i) & 1 && bad[i]) return bad[i];
+    return NULL;
+}
+
+/* A group with a failed input still makes the outputs that do not depend on it: elementwise code bears any values, and a look-up any indices. Where
+ * there is not even memory, zeros are read. */
 static void run_spoilt(dt_worker *w, dt_run_part *p, dt_instr *s) {
     static _Alignas(64) char zeros[64];
     int64_t stride[DT_FUSED_IN][DT_MAX_DIM];
     bool absent[DT_FUSED_IN];
+    dt_error_t *bad[DT_FUSED_LOOKUPS];
     for (int k = 0; k < s->n_in + s->n_out; k++) s->view[k].data = address(p, s->operand[k]);
     for (int k = 0; k < s->n_in; k++) {
         int slot = s->operand[k].slot;
@@ -78,24 +103,36 @@ static void run_spoilt(dt_worker *w, dt_run_part *p, dt_instr *s) {
     }
     s->ctx.scratch = address(p, s->scratch);
     s->ctx.team = w->team;
+    check_lookups(w, p, s, bad);
     dt_status status = s->fn(&s->ctx);
     for (int k = 0; k < s->n_in; k++)
         if (absent[k]) memcpy(s->view[k].stride, stride[k], sizeof stride[k]);
     for (int k = 0; k < s->n_out; k++) {
-        dt_error_t *e = NULL;
-        for (int i = 0; i < s->n_in && !e; i++)
-            if (s->fused->depends[k] >> i & 1 && s->operand[i].slot >= 0) e = p->error[s->operand[i].slot];
+        dt_error_t *e = spoilt_by(p, s, k, bad);
         if (e)
             set_error(p, s->operand[s->n_in + k].slot, dt_error_ref(e));
         else if (status)
             set_error(p, s->operand[s->n_in + k].slot, dt_error_new(status, p->run->site[s->node], dt_op_name(s->ctx.op), dt_error_message()));
     }
+    for (int i = 0; i < s->fused->n_lookups; i++) dt_error_unref(bad[i]);
+}
+
+/* Are the indices of the group's look-ups legal? Its views have addresses. */
+static bool lookups_fine(dt_worker *w, dt_run_part *p, const dt_instr *s) {
+    dt_error_t *bad[DT_FUSED_LOOKUPS];
+    if (!check_lookups(w, p, s, bad)) return true;
+    for (int i = 0; i < s->fused->n_lookups; i++) dt_error_unref(bad[i]);
+    return false;
 }
 
 static void run_kernel(dt_worker *w, dt_run_part *p, dt_instr *s) {
     dt_error_t *e = input_error(p, s);
     if (DT_LIKELY(!e)) {
         for (int k = 0; k < s->n_in + s->n_out; k++) s->view[k].data = address(p, s->operand[k]);
+        if (s->fused && s->fused->n_lookups && DT_UNLIKELY(!lookups_fine(w, p, s))) {
+            run_spoilt(w, p, s);
+            return;
+        }
         s->ctx.scratch = address(p, s->scratch);
         s->ctx.team = w->team;
         dt_status status = s->fn(&s->ctx);

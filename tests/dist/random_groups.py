@@ -2,7 +2,7 @@
 
     python random_groups.py FIRST LAST
 
-Elementwise operators, reductions of the last or the first dimensions, casts, dropout, reshapes and transposes, plain and on meshes, forward and backward.
+Elementwise operators, reductions of the last or the first dimensions, reads by index, casts, dropout, reshapes and transposes, plain and on meshes, forward and backward.
 """
 
 import hashlib
@@ -41,6 +41,19 @@ def unary(r, a, dtype):
     return a.reshape(-1) * 1 if a.ndim and a.device_mesh is None else a.unsqueeze(0)
 
 
+def looked_up(r, a):
+    """Rows or elements of a by index; also along a sharded dimension, where each device has some and zeros stand for the others."""
+    n, k = a.shape[0], int(r.integers(4))
+    rows = dtorch.tensor(r.integers(0, n, size=int(r.integers(1, 9))))
+    if k == 0:
+        return a[rows - (n if r.random() < 0.5 else 0)]
+    if k == 1:
+        return a.index_select(0, rows)
+    if k == 2 and a.ndim == 2:
+        return dtorch.nn.functional.embedding(rows.reshape(1, -1) if r.random() < 0.5 else rows, a)
+    return a.gather(-1, dtorch.tensor(r.integers(0, a.shape[-1], size=(*a.shape[:-1], int(r.integers(1, 4))))))
+
+
 def binary(r, a, b):
     k = int(r.integers(6))
     ops = [lambda: a + b, lambda: a * b, lambda: a - b, lambda: dtorch.maximum(a, b), lambda: dtorch.where(a > 0, a, b), lambda: a / (b.abs() + 1)]
@@ -76,8 +89,10 @@ def program(seed):
             if not fits(a, b):
                 continue
             c = binary(r, a, b)
-        elif k < 0.7 and a.ndim:
+        elif k < 0.65 and a.ndim:
             c = reduced(r, a)
+        elif k < 0.75 and a.ndim:
+            c = looked_up(r, a)
         else:
             c = unary(r, a, dtype)
         if c.numel() > 800_000 or c.ndim > 5:

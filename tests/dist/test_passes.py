@@ -167,6 +167,61 @@ def test_random_groups_change_no_bit(first):
     assert len(fused) == 100 and [seed for seed in fused if fused[seed] != alone[seed]] == []
 
 
+LOOKUPS = """
+import sys
+import dtorch
+from dtorch.nn import functional as F
+
+def said(t):
+    try:
+        return t.numpy().tobytes().hex()[:400]
+    except Exception as e:
+        return f"{type(e).__name__} {str(e)!r}"
+
+dtorch.manual_seed(0)
+busy = dtorch.randn(700, 700)
+for dtype in (dtorch.float32, dtorch.bfloat16, dtorch.float64):
+    for rows, cols, n in ((50, 64, 33), (7, 1, 100), (300, 1030, 9), (1000, 5, 700)):
+        w, x, ids = dtorch.randn(rows, cols).to(dtype), dtorch.randn(n, cols).to(dtype), dtorch.randint(0, rows, (n,))
+        target, few = dtorch.randint(0, cols, (n, 1)), dtorch.randint(0, cols, (n, 3))
+        dtorch.synchronize()
+        busy @ busy  # what follows is one subgraph
+        h = F.dropout(F.embedding(ids, w) * 8 + x, 0.1)
+        c = h - h.mean(-1, True)
+        m = x.amax(-1, True)
+        out = [h, c * dtorch.rsqrt((c * c).mean(-1, True) + 1e-5), dtorch.softmax(w[ids - rows] * 1.5, -1), w.index_select(0, ids).tanh() + 1,
+               F.embedding(ids.int()[::2], w.t().contiguous().t()).exp(), x.gather(-1, few) * 2, (x - m).exp().sum(-1, True).log() + m - x.gather(-1, target)]
+        for t in out:
+            print(said(t.float()))
+wrong = dtorch.tensor([0, 3, 1])
+w, x = dtorch.randn(3, 4), dtorch.randn(3, 4)
+dtorch.synchronize()
+busy @ busy
+a = x * 2
+y = F.embedding(wrong, w) * 2 + a
+z = x.gather(-1, dtorch.tensor([[1], [4], [0]])) + a
+for t in (a + 1, y, z, F.embedding(wrong, w), w[wrong - 4] * 2 + a, w[wrong - 3] * 2 + a):
+    print(said(t))
+"""
+
+
+def test_reads_by_index_join_groups(tmp_path):
+    """Bits and errors are those of the operators alone, and a look-up's result reaches no memory."""
+    said = []
+    for off in ("", "fuse"):
+        env = os.environ | {"DTORCH_OFF": off, "DTORCH_DUMP": str(tmp_path / f"off{off}"), "DTORCH_VERIFY": "1"}
+        env.pop("DTORCH_FLUSH", None)
+        out = subprocess.run([sys.executable, "-c", LOOKUPS], env=env, capture_output=True, text=True, timeout=300, check=False)
+        assert out.returncode == 0, out.stderr[-2000:]
+        said.append(out.stdout.splitlines())
+    assert said[0] == said[1] and len(said[0]) == 3 * 4 * 7 + 6
+    errors = [line for line in said[0] if "Error" in line]
+    assert "index 3, legal are 0 to 2" in errors[0] and "<string>" in errors[0] and len(errors) == 4
+    text = "".join(file.read_text() for file in (tmp_path / "off").iterdir())
+    for group in ("fused(embedding, mul, add, _dropout, mean, sub", "fused(index_select, tanh", "fused(_index, mul", "fused(gather, mul)"):
+        assert group in text
+
+
 def test_an_unknown_pass_is_refused():
     out = subprocess.run(
         [sys.executable, "-c", "import dtorch; dtorch.ones(2)"],

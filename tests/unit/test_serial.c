@@ -36,6 +36,9 @@ static void work(const char *x_place, const char *w_place) {
     dt_requires_grad_set(scale, true);
     dt_tensor *h = dt_mul(s, dt_matmul(s, x, w), 0.5);
     h = dt_sub(s, h, DT_V(dt_mean(s, h, DT_DIMS(1), true, DT_DTYPE_NONE))); /* rows, and in the gradient columns, in fused groups */
+    int64_t rows[10] = {3, 0, 5, 5, 1, 2, 6, 4, 0, 3};
+    dt_tensor *at = dt_distribute(s, dt_from_host(s, rows, DT_int64, DT_DIMS(10)), mesh, "R,R"), *table = iota(s, mesh, 7, 9, "R,R");
+    h = dt_add(s, h, DT_V(dt_mul(s, dt_index_select(s, table, 0, at), 2.0))); /* a read by index in a group */
     dt_tensor *y = dt_sum(s, dt_exp(s, dt_matmul(s, dt_tanh(s, dt_mul(s, h, DT_V(scale))), v)), DT_NO_DIMS, false, DT_DTYPE_NONE);
     REQUIRE(y != NULL);
     REQUIRE_OK(dt_backward(y, NULL, false, false));

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import dtorch
-from dtorch._C import _ops
+from dtorch import _C
 from dtorch.optim.optimizer import Optimizer, check_betas, check_lr, check_not_negative, number
 
 __all__ = ["Adam", "AdamW"]
@@ -57,40 +57,19 @@ class Adam(Optimizer):
         if amsgrad:
             state["max_exp_avg_sq"] = dtorch.zeros_like(p)
         self.state[p] = state
-        return state
 
     def step(self, closure=None):
         """One step; returns what `closure` returns."""
         loss = self._loss(closure)
-        step = _ops.adam_step
         with dtorch.no_grad():
             for group in self.param_groups:
-                lr, eps, decay = number(group["lr"]), group["eps"], number(group["weight_decay"])
-                beta1, beta2 = (number(b) for b in group["betas"])
-                amsgrad, maximize = bool(group["amsgrad"]), bool(group["maximize"])
-                decoupled = bool(group.get("decoupled_weight_decay", False))
-                for p in group["params"]:
-                    grad = p.grad
-                    if grad is None:
-                        continue
-                    state = self.state[p] or self._start(p, amsgrad)
-                    state["step"] = t = state["step"] + 1
-                    step(
-                        p,
-                        grad,
-                        state["exp_avg"],
-                        state["exp_avg_sq"],
-                        state["max_exp_avg_sq"] if amsgrad else None,
-                        lr,
-                        beta1,
-                        beta2,
-                        eps,
-                        decay,
-                        1.0 - beta1**t,
-                        1.0 - beta2**t,
-                        decoupled,
-                        maximize,
-                    )
+                params, (beta1, beta2) = group["params"], (number(b) for b in group["betas"])
+                options = number(group["lr"]), beta1, beta2, group["eps"], number(group["weight_decay"])
+                amsgrad = bool(group["amsgrad"])
+                flags = amsgrad, bool(group.get("decoupled_weight_decay", False)), bool(group["maximize"])
+                at = 0
+                while (at := _C._adam_steps(params, self.state, at, *options, *flags)) < len(params):
+                    self._start(params[at], amsgrad)
         return loss
 
 

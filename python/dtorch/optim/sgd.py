@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import dtorch
-from dtorch._C import _ops
+from dtorch import _C
 from dtorch.optim.optimizer import Optimizer, check_lr, check_option, number
 
 __all__ = ["SGD"]
@@ -51,21 +51,13 @@ class SGD(Optimizer):
     def step(self, closure=None):
         """One step; returns what `closure` returns."""
         loss = self._loss(closure)
-        step = _ops.sgd_step
         with dtorch.no_grad():
             for group in self.param_groups:
-                lr, momentum, dampening = number(group["lr"]), group["momentum"], group["dampening"]
-                decay, nesterov, maximize = number(group["weight_decay"]), bool(group["nesterov"]), bool(group["maximize"])
-                for p in group["params"]:
-                    grad = p.grad
-                    if grad is None:
-                        continue
-                    buffer, first = None, False
-                    if momentum != 0:
-                        state = self.state[p]
-                        buffer = state.get("momentum_buffer")
-                        if buffer is None:
-                            first = True
-                            buffer = state["momentum_buffer"] = dtorch.zeros_like(p)
-                    step(p, grad, buffer, lr, momentum, dampening, decay, nesterov, maximize, first)
+                params = group["params"]
+                options = number(group["lr"]), group["momentum"], group["dampening"], number(group["weight_decay"])
+                flags = bool(group["nesterov"]), bool(group["maximize"])
+                at, first = 0, False
+                while (at := _C._sgd_steps(params, self.state, at, *options, *flags, first)) < len(params):
+                    self.state[params[at]]["momentum_buffer"] = dtorch.zeros_like(params[at])
+                    first = True
         return loss

@@ -3,28 +3,15 @@
 
 #include "backend/cpu/accum.h"
 #include "backend/cpu/copy.h"
+#include "backend/cpu/fusing.h"
 #include "ops/movement.h"
 
 enum { WORK = 32768, COLUMNS = 256 };
 
 /* Element i of an integer view, counted in row-major order. */
 static int64_t index_at(const dt_view *v, int64_t i) {
-    int64_t o = 0;
-    for (int d = v->ndim - 1; d >= 0; d--) {
-        o += i % v->shape[d] * v->stride[d];
-        i /= v->shape[d];
-    }
+    int64_t o = dt_view_offset(v, i);
     return v->dtype == DT_int64 ? ((const int64_t *)v->data)[o] : ((const int32_t *)v->data)[o];
-}
-
-static dt_status check_rows(const dt_view *index, int64_t rows) {
-    int64_t n = dt_view_numel(index);
-    for (int64_t i = 0; i < n; i++) {
-        int64_t r = index_at(index, i);
-        if (r < 0 || r >= rows)
-            return dt_fail(DT_E_INDEX, "index out of range in self: embedding: index %lld, legal are 0 to %lld", (long long)r, (long long)rows - 1);
-    }
-    return DT_OK;
 }
 
 /* ---- look-up ---- */
@@ -54,7 +41,7 @@ static void lookup_task(void *arg, int64_t t) {
 DT_CPU_KERNEL(embedding);
 dt_status dt_cpu_embedding(const dt_kctx *c) {
     lookup_job j = {.c = c, .n = dt_view_numel(&c->in[0])};
-    DT_TRY(check_rows(&c->in[0], c->in_place[1].shape[0]));
+    DT_TRY(dt_cpu_check_index(DT_LOOKUP_EMBEDDING, c->op, &c->in[0], 0, 0, c->in_place[1].shape[0]));
     if (c->in[1].shape[1] == 0) return DT_OK;
     j.n_a_task = c->in[1].shape[1] >= WORK ? 1 : WORK / c->in[1].shape[1];
     dt_team_run(c->team, lookup_task, &j, (j.n + j.n_a_task - 1) / j.n_a_task);

@@ -6,6 +6,7 @@
 
 #include "backend/cpu/accum.h"
 #include "backend/cpu/copy.h"
+#include "backend/cpu/fusing.h"
 #include "ops/op.h"
 
 enum { WORK = 32768 };
@@ -17,34 +18,10 @@ static void at_least_1d(dt_view *v) {
 }
 
 /* Element i in row-major order of an int64 view. */
-static int64_t offset_at(const dt_view *v, int64_t i) {
-    int64_t o = 0;
-    for (int d = v->ndim - 1; d >= 0; d--) {
-        o += i % v->shape[d] * v->stride[d];
-        i /= v->shape[d];
-    }
-    return o;
-}
-static int64_t index_at(const dt_view *v, int64_t i) { return ((const int64_t *)v->data)[v->ndim == 1 ? i * v->stride[0] : offset_at(v, i)]; }
+static int64_t index_at(const dt_view *v, int64_t i) { return ((const int64_t *)v->data)[v->ndim == 1 ? i * v->stride[0] : dt_view_offset(v, i)]; }
 
-/* Are all of p[0 … n) in [0, size)? Branch-free, so that it runs at memory speed. */
-static bool in_range(const int64_t *p, int64_t n, int64_t size) {
-    uint64_t bad = 0;
-    for (int64_t i = 0; i < n; i++) bad |= (uint64_t)p[i] >= (uint64_t)size;
-    return !bad;
-}
 static dt_status check_index(const dt_kctx *c, const dt_view *index, int64_t low, int64_t size) {
-    int64_t n = dt_view_numel(index);
-    bool dense = dt_view_contiguous(index);
-    const int64_t *p = index->data;
-    if (dense && low == 0 && in_range(p, n, size)) return DT_OK;
-    for (int64_t i = 0; i < n; i++) {
-        int64_t k = dense ? p[i] : p[offset_at(index, i)];
-        if (k < low || k >= size)
-            return dt_fail(DT_E_INDEX, "index out of range in self: %s: index %lld is out of bounds for dimension with size %lld", dt_op_name(c->op),
-                           (long long)k, (long long)size);
-    }
-    return DT_OK;
+    return dt_cpu_check_index(DT_LOOKUP_SELECT, c->op, index, 0, low, size);
 }
 static const dt_index_attr *attr_of(const dt_kctx *c) { return c->attr; }
 static int64_t product(const int64_t *v, int n) {
@@ -310,19 +287,6 @@ static void gather_task(void *arg, int64_t t) {
         }
     }
 }
-static dt_status check_lines(const line_job *j, int64_t size) {
-    int64_t n = dt_view_numel(&j->index);
-    bool dense = dt_view_contiguous(&j->index);
-    const int64_t *p = j->index.data;
-    if (dense && in_range(p, n, size)) return DT_OK;
-    for (int64_t i = 0; i < n; i++) {
-        int64_t k = dense ? p[i] : index_at(&j->index, i);
-        if (k < 0 || k >= size)
-            return dt_fail(DT_E_SHAPE, "index %lld is out of bounds for dimension %d with size %lld (%s)", (long long)k, j->dim, (long long)size,
-                           dt_op_name(j->c->op));
-    }
-    return DT_OK;
-}
 static dt_status line_setup(line_job *j, const dt_geom *table_place) {
     bool scalar = j->table.ndim == 0;
     j->elem = dt_dtype_size(j->table.dtype);
@@ -338,7 +302,7 @@ static dt_status line_setup(line_job *j, const dt_geom *table_place) {
     j->n = j->index.shape[j->dim];
     j->lines = j->n ? dt_view_numel(&j->index) / j->n : 0;
     j->each = per_task(j->n);
-    return check_lines(j, scalar ? 1 : table_place->shape[j->dim]);
+    return dt_cpu_check_index(DT_LOOKUP_GATHER, j->c->op, &j->index, j->dim, 0, scalar ? 1 : table_place->shape[j->dim]);
 }
 DT_CPU_KERNEL(gather);
 dt_status dt_cpu_gather(const dt_kctx *c) {

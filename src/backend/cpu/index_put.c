@@ -9,6 +9,7 @@
 
 #include "backend/cpu/accum.h"
 #include "backend/cpu/copy.h"
+#include "backend/cpu/fusing.h"
 #include "ops/op.h"
 
 enum { WORK = 32768, MAX_INDEX = DT_MAX_DIM };
@@ -53,21 +54,7 @@ static bool offsets(const put_job *j, int64_t p, int64_t *table, int64_t *other)
 }
 static dt_status check(const dt_kctx *c, const put_job *j) {
     if (j->n == 0) return DT_OK; /* an index of no elements: nothing is moved */
-    for (int i = 0; i < j->n_index; i++) {
-        const dt_view *x = j->index[i];
-        int64_t n = dt_view_numel(x);
-        for (int64_t p = 0; p < n; p++) {
-            int64_t o = 0, left = p;
-            for (int d = x->ndim - 1; d >= 0; d--) {
-                o += left % x->shape[d] * x->stride[d];
-                left /= x->shape[d];
-            }
-            int64_t k = ((const int64_t *)x->data)[o];
-            if (k < -j->size[i] || k >= j->size[i])
-                return dt_fail(DT_E_INDEX, "index %lld is out of bounds for dimension of size %lld (%s; legal: %lld to %lld)", (long long)k,
-                               (long long)j->size[i], dt_op_name(c->op), -(long long)j->size[i], (long long)j->size[i] - 1);
-        }
-    }
+    for (int i = 0; i < j->n_index; i++) DT_TRY(dt_cpu_check_index(DT_LOOKUP_INDEX, c->op, j->index[i], 0, -j->size[i], j->size[i]));
     return DT_OK;
 }
 

@@ -18,12 +18,23 @@ typedef struct fop {
     dt_pw_fn fn, narrow, widen; /* narrow: the tile's result to 16 bits; widen: back, for readers */
 } fop;
 
+typedef struct look {
+    const char *table;
+    const dt_view *index;
+    bool dense; /* the index lies in one run */
+    bool wraps; /* negative indices count from the end */
+    size_t size;
+    int64_t lo, have, limit, line; /* rows that are held here: lo and on; indices of a line, each line at its own place */
+    int64_t cols, row_stride, col_stride, line_stride;
+} look;
+
 typedef struct job {
     const dt_fused *f;
     int64_t size, row, block, step; /* row: 1 where no row is looked at; step: elements of a task */
     size_t tile, row_tile, raw_at, rows_at;
     walk w[DT_FUSED_IN];
     operand in[DT_FUSED_IN];
+    look look[DT_FUSED_LOOKUPS];
     int8_t in_tile[DT_FUSED_IN]; /* -1: read in place */
     char *out[DT_FUSED_OUT];
     size_t out_size[DT_FUSED_OUT];
@@ -65,6 +76,67 @@ static void compute(const job *j, const block *b, const dt_fused_op *o, dt_pw_fn
     else DT_ISA_FN(reduce_rows)(&(dt_reduce_rows){o->kind, o->key, dt_pw_tile_dtype(o->dtype), j->row, o->count}, b->rows, arg[0], to);
 }
 
+/* ---- look-ups ---- */
+static void begin_look(look *l, const dt_fused_op *o, const dt_view *table, const dt_view *index) {
+    bool lines = o->code == DT_LOOKUP_GATHER;
+    *l = (look){.table = table->data, .index = index, .dense = dt_view_contiguous(index), .wraps = o->code == DT_LOOKUP_INDEX};
+    l->size = dt_dtype_size(table->dtype);
+    l->lo = o->count;
+    l->limit = o->limit;
+    l->have = table->shape[lines];
+    l->line = lines ? index->shape[1] : INT64_MAX;
+    l->cols = lines ? 1 : table->shape[1];
+    l->row_stride = table->stride[lines];
+    l->col_stride = lines ? 0 : table->stride[1];
+    l->line_stride = lines ? table->stride[0] : 0;
+}
+
+/* Where the row that index i names begins in the table; NULL: it is not held here. */
+static inline const char *row_at(const look *l, int64_t i) {
+    int64_t at = l->dense ? i : dt_view_offset(l->index, i);
+    int64_t k = l->index->dtype == DT_int64 ? ((const int64_t *)l->index->data)[at] : ((const int32_t *)l->index->data)[at];
+    uint64_t held = (uint64_t)k + (l->wraps && k < 0 ? (uint64_t)l->limit : 0) - (uint64_t)l->lo;
+    if (held >= (uint64_t)l->have) return NULL;
+    return l->table + (i / l->line * l->line_stride + (int64_t)held * l->row_stride) * (int64_t)l->size;
+}
+
+static void copy_run(size_t size, char *to, const char *x, int64_t n, int64_t stride) {
+    switch (size) {
+    case 1: copy_uint8_t((uint8_t *)to, (const uint8_t *)x, n, stride); break;
+    case 2: copy_uint16_t((uint16_t *)to, (const uint16_t *)x, n, stride); break;
+    case 4: copy_uint32_t((uint32_t *)to, (const uint32_t *)x, n, stride); break;
+    default: copy_uint64_t((uint64_t *)to, (const uint64_t *)x, n, stride);
+    }
+}
+
+/* Elements [pos, pos + m) of a look-up, into `to`; or where they lie if they lie together and need not be moved. */
+static const void *look_up(const look *l, int64_t pos, int64_t m, char *to, bool must_move) {
+    int64_t r = pos / l->cols, c = pos % l->cols;
+    for (int64_t at = 0; at < m; r++, c = 0) {
+        int64_t n = l->cols - c < m - at ? l->cols - c : m - at;
+        const char *row = row_at(l, r), *from = row ? row + c * l->col_stride * (int64_t)l->size : NULL;
+        char *d = to + at * (int64_t)l->size;
+        if (from && n == m && l->col_stride == 1 && !must_move) return from;
+        if (!from)
+            memset(d, 0, (size_t)n * l->size);
+        else if (l->col_stride == 1)
+            memcpy(d, from, (size_t)n * l->size);
+        else
+            copy_run(l->size, d, from, n, l->col_stride);
+        at += n;
+    }
+    return to;
+}
+
+static const void *run_lookup(const job *j, const block *b, const dt_fused_op *o, const fop *p, char *mem, char *tile) {
+    int64_t m = o->rows ? b->rows : b->m;
+    char *to = mem ? mem : p->widen ? b->buf + j->raw_at : tile;
+    const void *bits = look_up(&j->look[o->lookup], o->rows ? b->r0 : b->pos, m, to, mem != NULL);
+    if (!p->widen) return bits;
+    if (o->read) p->widen(m, tile, (const void *[]){bits}, NULL);
+    return tile;
+}
+
 /* ---- sums over columns: a segment of rows is a task ---- */
 static double *sums_of(const job *j, const dt_fused_op *o, int64_t seg) { return j->sums + (o->code * j->segs + seg) * j->row; }
 
@@ -104,6 +176,10 @@ static void run_ops(const job *j, const block *b, const void **value) {
         }
         char *mem = o->out >= 0 ? j->out[o->out] + (o->rows ? b->r0 : b->pos) * (int64_t)j->out_size[o->out] : NULL;
         char *tile = o->tile >= 0 ? tile_at(j, b->buf, o->rows, o->tile) : NULL;
+        if (o->kind == DT_FUSED_LOOKUP) {
+            value[f->n_in + k] = run_lookup(j, b, o, p, mem, tile);
+            continue;
+        }
         if (!p->narrow) {
             char *to = mem ? mem : tile;
             compute(j, b, o, p->fn, arg, to);
@@ -195,6 +271,10 @@ static bool read_input(job *j, int i, const dt_view *v) {
     dt_dtype tile = dt_pw_tile_dtype(v->dtype);
     int64_t n = dt_view_numel(v);
     j->w[i].rows = false;
+    if (j->f->lookup_in >> i & 1) {
+        *x = (operand){.data = v->data, .mode = LINEAR};
+        return false;
+    }
     if ((n == 1 && j->size != 1) || (n > 1 && dt_view_contiguous(v))) {
         x->data = v->data;
         x->size = dt_dtype_size(v->dtype);
@@ -209,7 +289,8 @@ static bool read_input(job *j, int i, const dt_view *v) {
 
 static size_t widest(const job *j, const dt_kctx *c) {
     size_t w = 4;
-    for (int i = 0; i < j->f->n_in; i++) w = dt_dtype_size(c->in[i].dtype) > w ? dt_dtype_size(c->in[i].dtype) : w;
+    for (int i = 0; i < j->f->n_in; i++)
+        if (!(j->f->lookup_in >> i & 1) && dt_dtype_size(c->in[i].dtype) > w) w = dt_dtype_size(c->in[i].dtype);
     for (int k = 0; k < j->f->n_ops; k++) w = dt_dtype_size(j->f->op[k].dtype) > w ? dt_dtype_size(j->f->op[k].dtype) : w;
     return w;
 }
@@ -242,6 +323,8 @@ dt_status DT_ISA_FN(fused)(const dt_kctx *c) {
     DT_TRY(resolve(&j));
     int tiles[2] = {f->n_tiles, f->n_row_tiles};
     for (int i = 0; i < f->n_in; i++) j.in_tile[i] = (int8_t)(read_input(&j, i, &c->in[i]) ? tiles[row_in(&j, i)]++ : -1);
+    for (int k = 0; k < f->n_ops && f->n_lookups; k++)
+        if (f->op[k].kind == DT_FUSED_LOOKUP) begin_look(&j.look[f->op[k].lookup], &f->op[k], &c->in[f->op[k].in[0]], &c->in[f->op[k].in[1]]);
     for (int k = 0; k < f->n_out; k++) {
         j.out[k] = c->out[k].data;
         j.out_size[k] = dt_dtype_size(c->out[k].dtype);
