@@ -192,7 +192,7 @@ class simulate:
     :meth:`step` itself.
 
     Raises:
-        RuntimeError: simulations do not nest, and need a run of one process.
+        RuntimeError: simulations do not nest.
         dtorch.OutOfMemoryError: at reads, as on real devices: the limit is the hardware's memory.
     """
 
@@ -210,8 +210,6 @@ class simulate:
         global _active
         if _active is not None:
             raise RuntimeError("simulate(): a simulation is running already")
-        if _C._node_info()[0] > 1:
-            raise RuntimeError("simulate(): only a run of one process can simulate; start it without mpiexec")
         from dtorch.optim.optimizer import register_optimizer_step_post_hook
 
         _C.synchronize()
@@ -230,15 +228,15 @@ class simulate:
             _C._sim_stop()
             _active = None
 
-    def _snapshot(self):
+    def _snapshot(self, memory=True):
         _C.synchronize()
-        now, simulating, _, controller, rows = _C._sim_read()
+        now, simulating, _, controller, rows = _C._sim_read(memory)
         s = _C._engine_stats()
         return _Snapshot(now, rows, controller - simulating, time.thread_time(), simulating, s["plans_built"], s["nodes"], s["nodes_dead"])
 
     def _after_optimizer(self, *_):
         if not self._explicit and _active is self:
-            self._marks.append(self._snapshot())
+            self._marks.append(self._snapshot(memory=False))
 
     def step(self):
         """A step ends here. After the first call steps are no longer taken from optimisers."""
@@ -247,7 +245,7 @@ class simulate:
         if not self._explicit:
             self._explicit = True
             del self._marks[1:]
-        self._marks.append(self._snapshot())
+        self._marks.append(self._snapshot(memory=False))
 
     def report(self):
         """A :class:`SimulationReport` of what was run so far."""

@@ -23,8 +23,8 @@ from dtorch import _C
 
 __all__ = ["EventTable", "ProfilerAction", "ProfilerActivity", "Row", "profile", "record_function", "schedule", "trace_handler"]
 
-CALL, KERNEL, COMM, PLAN, RUN, MEMORY, FETCH = range(7)
-_CATEGORY = {CALL: "call", KERNEL: "kernel", COMM: "communication", PLAN: "plan", RUN: "dispatch", FETCH: "fetch"}
+CALL, KERNEL, COMM, PLAN, RUN, MEMORY, FETCH, MESSAGE = range(8)
+_CATEGORY = {CALL: "call", KERNEL: "kernel", COMM: "communication", PLAN: "plan", RUN: "dispatch", FETCH: "fetch", MESSAGE: "message"}
 _active = None  # the profile that is collecting
 
 
@@ -268,7 +268,7 @@ class profile:
                 sites[site] = _C._site_of(site)
             file, line, function = sites[site]
             out.append({"lane": lane, "kind": _CATEGORY[kind], "name": name, "file": file, "line": line, "function": function,
-                        "begin": begin, "end": end, "bytes": a if kind in (KERNEL, COMM, FETCH) else 0})  # fmt: skip
+                        "begin": begin, "end": end, "bytes": a if kind in (KERNEL, COMM, FETCH, MESSAGE) else 0})  # fmt: skip
         return out
 
     def key_averages(self, group_by="op"):
@@ -277,7 +277,7 @@ class profile:
             raise ValueError(f"key_averages(): group_by {group_by!r} is not legal: 'op', 'line', 'lane' are")
         rows = {}
         for e in self.events():
-            if e["kind"] in ("plan", "dispatch") and group_by != "lane":
+            if e["kind"] in ("plan", "dispatch", "message") and group_by != "lane":
                 continue
             key = e["name"] if group_by == "op" else e["lane"] if group_by == "lane" else f"{os.path.basename(e['file'])}:{e['line']}"
             r = rows.get(key) or rows.setdefault(key, Row(key))

@@ -326,7 +326,10 @@ static void on_stats(dt_device d, dt_memory_stats *out, dt_future *f, bool new_p
     dt_device_state *s;
     dt_engine_dispatch();
     atomic_store(&f->parts, 1);
-    if (dt_remote_stats(d, out, f)) return;
+    if (dt_remote_stats(d, out, f)) {
+        dt_remote_flush();
+        return;
+    }
     if (dt_device_get(d, &s) == DT_OK) {
         dt_memory_stats *m = &s->alloc.stats;
         *out = *m;

@@ -80,7 +80,8 @@ struct dt_sim_device;
 dt_status dt_engine_sim_start(const struct dt_hardware *h, int n_devices) DT_WUR;
 void dt_engine_sim_stop(void);
 void dt_engine_sim_get(int i, struct dt_sim_device *clock, dt_memory_stats *memory);
-double dt_engine_cpu_seconds(void); /* processor time of the controller's thread since its start; 0 before */
+void dt_engine_sim_memory(dt_memory_stats *out, int n, dt_future *f); /* of those of the n devices that other nodes hold; f completes when they are there */
+double dt_engine_cpu_seconds(void);                                   /* processor time of the controller's thread since its start; 0 before */
 
 size_t dt_comm_report(dt_comm_entry *out, size_t cap);
 size_t dt_comm_devices(dt_comm_sent *out, size_t cap);

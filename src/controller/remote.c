@@ -10,6 +10,7 @@
 #include "plan/history.h"
 #include "plan/remote.h"
 #include "plan/serial.h"
+#include "plan/sim.h"
 #include "plan/trace.h"
 
 enum { FLUSH_BYTES = 256 << 10, CREDIT_NAP_US = 100000, START_S = 60, ATTACH_MIN = 512, PAUSE_US = 200, PAUSE_MAX_US = 20000 };
@@ -143,7 +144,7 @@ static void on_events(dt_unwire *u, int from) {
         e.a = dt_unwire_u64(u);
         e.b = dt_unwire_u64(u);
         e.site = (uint32_t)dt_unwire_count(u, UINT32_MAX);
-        e.kind = (uint16_t)dt_unwire_count(u, DT_TRACE_FETCH);
+        e.kind = (uint16_t)dt_unwire_count(u, DT_TRACE_MESSAGE);
         e.device = (int16_t)(dt_unwire_count(u, INT16_MAX + 1) - 1);
         if (!u->bad) dt_trace_foreign(lane, &e);
     }
@@ -233,6 +234,7 @@ static void flush_node(int node) {
 
 /* Nodes that are told the same, as those of a mesh mostly are, get one message along a tree. */
 static void flush_all(void) {
+    uint64_t begin = dt_tracing() ? dt_trace_now() : 0, told = 0, bytes = 0;
     dt_wire *w = dt_calloc((size_t)dt_nodes, sizeof *w);
     int *group = dt_malloc(sizeof *group * (size_t)dt_nodes);
     for (int i = 1; i < dt_nodes; i++) {
@@ -249,10 +251,13 @@ static void flush_all(void) {
         for (int k = i; k < dt_nodes; k++)
             if (w[k].n == w[i].n && !memcmp(w[k].data, w[i].data, w[i].n) && (k == i || !atomic_load(&remote.lost[k]))) group[n++] = k;
         send_to(group, n, &w[i], true);
+        told += (uint64_t)n;
+        bytes += w[i].n * (uint64_t)n;
         for (int k = n - 1; k >= 0; k--) dt_wire_free(&w[group[k]]);
     }
     dt_free(w);
     dt_free(group);
+    if (DT_UNLIKELY(begin && told)) dt_trace_add(DT_TRACE_MESSAGE, "message", 0, begin, bytes, told);
 }
 
 static void write_closed(void);
@@ -396,7 +401,8 @@ static void put_program(const dt_graph *g, dt_plan *p, int i, dt_binding *b, dt_
     const dt_program *prog = &p->program[i];
     for (int k = 0; k < prog->n_ext; k++) {
         const dt_part *x = g->ext[prog->ext[k].value]->part[prog->ext[k].pos];
-        dt_wire_u64(w, x->buf->id);
+        bool there = prog->ext[k].device == prog->device || dt_device_node(prog->ext[k].device) == dt_device_node(prog->device);
+        dt_wire_u64(w, there ? x->buf->id : 0); /* a simulated device reads another node's: no data, so no matter */
         dt_wire_i64(w, x->offset <= (int64_t)x->buf->bytes ? x->offset : (int64_t)x->buf->bytes); /* an empty view may lie anywhere */
     }
     for (int k = 0; k < prog->n_out; k++) dt_wire_u64(w, b->run->part[i].buf[prog->n_ext + k]->id);
@@ -441,26 +447,28 @@ void dt_remote_drop_plan(const dt_plan *p) {
 
 dt_status dt_remote_host(const dt_view *src, dt_device d, dt_buf **out) {
     size_t bytes = (size_t)dt_view_numel(src) * dt_dtype_size(src->dtype);
+    bool sim = dt_device_kind(d) == DT_SIM;
     dt_buf *b = buffer_new(d, bytes);
-    void *packed = dt_malloc(bytes + 1);
-    if (!b || !packed) {
+    void *packed = sim ? NULL : dt_malloc(bytes + 1);
+    if (!b || (!packed && !sim)) {
         if (b) id_put(dt_device_node(d), b->id);
         dt_free(b);
         dt_free(packed);
         return no_memory();
     }
-    dt_view dst = *src;
-    dt_view_set_contiguous(&dst);
-    dst.data = packed;
-    dt_backend_of(DT_CPU)->copy(&dst, src, NULL);
+    *out = b;
     dt_wire *w = entry(dt_device_node(d), DT_M_HOST);
     dt_wire_u64(w, b->id);
     dt_wire_u64(w, d);
     dt_wire_u64(w, bytes);
-    dt_wire_u64(w, bytes >= ATTACH_MIN); /* beside the stream, which is to repeat itself */
+    dt_wire_u64(w, sim ? 2 : bytes >= ATTACH_MIN); /* beside the stream, which is to repeat itself */
+    if (sim) return DT_OK;
+    dt_view dst = *src;
+    dt_view_set_contiguous(&dst);
+    dst.data = packed;
+    dt_backend_of(DT_CPU)->copy(&dst, src, NULL);
     dt_wire_put(bytes >= ATTACH_MIN ? &remote.talk[dt_device_node(d)].attached : w, packed, bytes);
     dt_free(packed);
-    *out = b;
     return DT_OK;
 }
 
@@ -589,6 +597,7 @@ dt_status dt_remote_fetch(const dt_part *p, const dt_view *src, const dt_view *d
     request *r = request_new(node, f);
     if (!r) return no_memory();
     dt_future_ref(f);
+    if (dt_device_kind(p->buf->device) == DT_SIM) dt_sim_awaited(p->buf->device);
     r->dst = *dst;
     dt_wire *w = entry(node, DT_M_FETCH);
     put_request(w, node, r->id);
@@ -651,8 +660,16 @@ bool dt_remote_stats(dt_device d, dt_memory_stats *out, dt_future *f) {
     dt_wire *w = entry(node, DT_M_STATS);
     put_request(w, node, r->id);
     dt_wire_u64(w, d);
-    dt_remote_flush();
     return true;
+}
+
+void dt_remote_sim(int devices, int64_t memory) {
+    for (int node = 1; node < dt_nodes; node++) {
+        dt_wire *w = entry(node, DT_M_SIM);
+        dt_wire_u64(w, (uint64_t)devices);
+        dt_wire_i64(w, memory);
+    }
+    dt_remote_flush();
 }
 
 /* ---- start and stop ------------------------------------------------------------------------------------------------------------------------------- */

@@ -35,6 +35,7 @@ dt_status dt_remote_read(const dt_load *r, dt_device d, dt_future *f, dt_buf **o
 dt_status dt_remote_fetch(const dt_part *p, const dt_view *src, const dt_view *dst, dt_future *f) DT_WUR;
 void dt_remote_sync(dt_future *f); /* adds one part a node */
 void dt_remote_limit(dt_device d, int64_t bytes);
-bool dt_remote_stats(dt_device d, dt_memory_stats *out, dt_future *f); /* false: the device is of this node */
+bool dt_remote_stats(dt_device d, dt_memory_stats *out, dt_future *f); /* takes a part and a reference of f; false: the device is of this node. Flush */
+void dt_remote_sim(int devices, int64_t memory);                       /* a simulation begins: devices a node holds, bytes of each */
 
 #endif

@@ -17,6 +17,7 @@
 #include "plan/history.h"
 #include "plan/remote.h"
 #include "plan/serial.h"
+#include "plan/sim.h"
 #include "plan/source.h"
 #include "plan/trace.h"
 #include "worker/devices.h"
@@ -25,6 +26,7 @@ enum { CREDIT_EVERY = 32 };
 
 typedef struct message {
     struct message *next;
+    uint64_t came; /* when, for the profiler */
     size_t bytes;
     uint8_t data[];
 } message;
@@ -45,6 +47,8 @@ static struct {
     dt_history history;
     dt_unwire attached; /* of the message at hand */
 } node = {.lock = PTHREAD_MUTEX_INITIALIZER};
+
+static dt_buf elsewhere = {.refs = 1}; /* memory of another node that a simulated device reads */
 
 static dt_status no_memory(void) { return dt_fail(DT_E_NOMEM, "node %d: out of host memory", dt_node_self); }
 static dt_status nonsense(const char *what) { return dt_fail(DT_E_INTERNAL, "node %d: the controller sent %s", dt_node_self, what); }
@@ -156,9 +160,10 @@ static dt_status read_run(dt_unwire *u, dt_plan *p, dt_binding *b, uint64_t **id
     for (int i = 0; i < p->n_programs; i++) {
         const dt_program *prog = &p->program[i];
         for (int k = 0; k < prog->n_ext; k++) {
-            entry *e = find(&node.buffers, dt_unwire_u64(u));
+            uint64_t id = dt_unwire_u64(u);
+            entry *e = id ? find(&node.buffers, id) : NULL;
             int64_t offset = dt_unwire_i64(u);
-            dt_buf *buf = e ? e->p : NULL;
+            dt_buf *buf = e ? e->p : !id && dt_device_kind(prog->device) == DT_SIM ? &elsewhere : NULL;
             if (!buf || offset < 0 || (buf->data && (uint64_t)offset > buf->bytes)) return nonsense("a run with unknown memory");
             r->part[i].buf[k] = buf;
             r->part[i].base[k] = (char *)buf->data + offset;
@@ -266,16 +271,18 @@ static dt_status on_host(dt_unwire *u) {
     dt_device_state *s;
     DT_TRY(device_of(u, &d, &s));
     size_t bytes = (size_t)dt_unwire_u64(u), got = bytes;
-    dt_unwire *from = dt_unwire_count(u, 1) ? &node.attached : u;
-    if (u->bad || bytes > from->n - from->at) return nonsense("an array that ends too early");
+    size_t where = dt_unwire_count(u, 2);
+    bool sim = dt_device_kind(d) == DT_SIM;
+    dt_unwire *from = where ? &node.attached : u;
+    if (u->bad || sim != (where == 2) || (!sim && bytes > from->n - from->at)) return nonsense("an array that ends too early");
     void *data = NULL;
     dt_status st = dt_alloc_get(&s->alloc, &got, &data);
     dt_buf *b = dt_buf_new(d, st ? 0 : got, data);
     if (!b) return no_memory();
     if (st) { /* told when it is read */
         atomic_store(&b->error, dt_error_new(st, 0, "", dt_error_message()));
-        from->at += bytes;
-    } else {
+        if (!sim) from->at += bytes;
+    } else if (!sim) {
         dt_devices_quiesce(); /* the memory may still be read by a run that was pushed before it was freed */
         dt_unwire_get(from, data, bytes);
     }
@@ -353,7 +360,7 @@ static dt_status on_read(dt_unwire *u) {
     dt_future *done = NULL;
     if (dt_unwire_count(u, 1)) DT_TRY(pending_new(request_id(u), DT_R_DONE, NULL, &done));
     int n = (int)dt_unwire_count(u, u->n - u->at);
-    if (u->bad || numel < 0 || numel > INT64_MAX / 64) return nonsense("a read of no file");
+    if (u->bad || numel < 0 || numel > INT64_MAX / 64 || dt_device_kind(d) == DT_SIM) return nonsense("a read of no file");
     dt_load *r = dt_load_alloc(n);
     if (!r) return no_memory();
     r->done = done;
@@ -486,6 +493,17 @@ static dt_status on_trace(dt_unwire *u) {
     return DT_OK;
 }
 
+/* As the controller's dt_engine_sim_start: tensors of an earlier simulation may be alive and count. */
+static dt_status on_sim(dt_unwire *u) {
+    int devices = (int)dt_unwire_count(u, 1 << 16);
+    int64_t memory = dt_unwire_i64(u);
+    if (u->bad || devices < 1 || memory < 0) return nonsense("a simulation of no devices");
+    dt_node_simulated = devices;
+    dt_sim_serve(memory);
+    dt_devices_sim_begin(memory);
+    return DT_OK;
+}
+
 static dt_status on_limit(dt_unwire *u) {
     dt_device d;
     dt_device_state *s;
@@ -511,6 +529,7 @@ static dt_status on_entry(dt_unwire *u, bool *stop) {
     case DT_M_LIMIT: return on_limit(u);
     case DT_M_STATS: return on_stats(u);
     case DT_M_THREADS: dt_devices_threads_set((int)dt_unwire_count(u, 1 << 16)); return DT_OK;
+    case DT_M_SIM: return on_sim(u);
     case DT_M_TRACE: return on_trace(u);
     case DT_M_STOP: *stop = true; return DT_OK;
     default: return nonsense("an entry of no known kind");
@@ -529,6 +548,7 @@ static void on_message(void *ctx, int from, const void *data, size_t bytes) {
     message *m = from == 0 ? dt_malloc(sizeof *m + bytes) : NULL;
     if (!m) return;
     m->next = NULL;
+    m->came = dt_trace_now();
     m->bytes = bytes;
     memcpy(m->data, data, bytes);
     pthread_mutex_lock(&node.lock);
@@ -574,6 +594,7 @@ static dt_status serve(void) {
         message *next, *m = take();
         for (; m; m = next) {
             DT_TRY(on_whole(m, &stop));
+            if (DT_UNLIKELY(dt_tracing())) dt_trace_add(DT_TRACE_MESSAGE, "message", 0, m->came, m->bytes, node.taken);
             next = m->next;
             dt_free(m);
         }
@@ -589,7 +610,10 @@ dt_status dt_node_tables(void) {
 
 int dt_node_main(void) {
     dt_net_hooks hooks = {on_message, on_lost, NULL};
+    char lane[32];
     dt_nodes_init();
+    snprintf(lane, sizeof lane, "node %d", dt_node_self);
+    dt_trace_lane(lane);
     dt_status s = dt_ops_init();
     if (!s) s = dt_node_tables();
     if (!s) s = dt_history_init(&node.history, false);

@@ -272,8 +272,8 @@ dt_status dt_build_groups(dt_build *b, dt_coll *c, const int *kin) {
     enum { FEW = 16 };
     bool spans = false, one_node = dt_device_kind(c->party[0].device) == DT_CPU;
     for (int i = 0; i < c->n; i++) {
-        spans |= dt_device_node(c->party[i].device) != dt_device_node(c->party[kin[i]].device);
-        one_node &= dt_device_node(c->party[i].device) == dt_device_node(c->party[0].device);
+        spans |= dt_devices_apart(c->party[i].device, c->party[kin[i]].device);
+        one_node &= !dt_devices_apart(c->party[i].device, c->party[0].device);
     }
     if (spans) return DT_OK;                   /* between machines all go together: what several groups send to a machine is one message */
     if (one_node && c->n <= FEW) return DT_OK; /* threads that share cores: one wake-up for all is cheaper than one a group */
@@ -318,7 +318,7 @@ dt_status dt_build_coll(dt_build *b, dt_coll *c) {
     if (c->n_groups == 0) c->n_groups = 1;
     for (int k = 1; k < c->n; k++) {
         int other = c->member ? c->member[c->first[c->party[k].group]] : 0; /* of its group */
-        c->spans |= dt_device_node(c->party[k].device) != dt_device_node(c->party[other].device);
+        c->spans |= dt_devices_apart(c->party[k].device, c->party[other].device);
     }
     c->index = b->n_colls;
     c->node = (uint32_t)b->node;

@@ -22,7 +22,7 @@ bool dt_build_can_pull(const dt_build *b, const dt_pval *v, const dt_meta *to, c
             for (int k = 0; k < r->dev[i].piece[p].n_src; k++) {
                 int src = r->dev[i].piece[p].src + r->step[k];
                 if (from->dev[src] == to->mesh->dev[i]) continue;
-                if (dt_device_node(from->dev[src]) != dt_device_node(to->mesh->dev[i])) return false;
+                if (dt_devices_apart(from->dev[src], to->mesh->dev[i])) return false;
                 if (v->loc[src].storage < 0 || storage_of(b, &v->loc[src])->kind != DT_ST_EXT) return false;
             }
     return true;

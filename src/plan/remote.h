@@ -9,7 +9,7 @@ enum {
     DT_M_DROP_PLAN, /* id */
     DT_M_RUN,   /* plan id, seq since the last run, numbers and sites that differ from its last run's; per program: ids and offsets of inputs, ids of results */
     DT_M_FREE,  /* buffer id */
-    DT_M_HOST,  /* buffer id, device, bytes, 0: data; or 1: they are attached */
+    DT_M_HOST,  /* buffer id, device, bytes, 0: data; or 1: they are attached; or 2: there are none, the device is simulated */
     DT_M_OPEN,  /* request id, file id, path, size, bytes of the head, their checksum */
     DT_M_CLOSE, /* file id */
     DT_M_READ, /* buffer id, device, site, dtype, elements, 1 and request id or 0, blocks; per block: file id, byte, element, dimensions (size, stride in the file,
@@ -20,6 +20,7 @@ enum {
     DT_M_LIMIT,   /* device, bytes */
     DT_M_STATS,   /* request id, device */
     DT_M_THREADS, /* how many threads all devices of a node share */
+    DT_M_SIM,     /* devices a node holds, bytes of each: a simulation begins */
     DT_M_TRACE,   /* 1: begin to log events; or 0, request id */
     DT_M_STOP,
     /* node -> controller */

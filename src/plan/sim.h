@@ -28,11 +28,14 @@ int dt_sim_devices(void); /* 0: not on */
 const dt_sim_device *dt_sim_device_get(int i);
 void dt_sim_totals_get(dt_sim_totals *out);
 int64_t dt_sim_memory(void); /* of a device; 0: no limit */
+/* In a process that serves (node/node.c): its simulated devices have so much memory. Their runs take and give it back; times are the controller's. */
+void dt_sim_serve(int64_t memory);
 
 /* The backend's: all programs of a run, at once. */
 void dt_sim_run(dt_run *r);
 void dt_sim_ran(dt_plan *p); /* before the plan is bound again: one of devices that do the same may stand for all from now on (dt_plan.n_alike) */
 /* A read of a part: zeros into dst. Whoever reads waits, so nothing later begins before. */
 void dt_sim_read(dt_device d, const dt_view *dst);
+void dt_sim_awaited(dt_device d); /* the clock's part of it, where the part comes from another node */
 
 #endif

@@ -15,13 +15,14 @@
 #include "base/status.h"
 
 typedef enum dt_trace_kind {
-    DT_TRACE_CALL,   /* client: a call recorded; b: its length in records */
-    DT_TRACE_KERNEL, /* worker: an instruction; a: bytes read and written */
-    DT_TRACE_COMM,   /* worker: a collective; a: bytes moved by all parties */
-    DT_TRACE_PLAN,   /* controller: a plan built; a: nodes */
-    DT_TRACE_RUN,    /* controller: a subgraph dispatched; a: nodes, b: 1 when its plan was cached */
-    DT_TRACE_MEMORY, /* controller: a: bytes allocated on the device `lane`, b: reserved */
-    DT_TRACE_FETCH,  /* worker: a part copied to the host; a: bytes */
+    DT_TRACE_CALL,    /* client: a call recorded; b: its length in records */
+    DT_TRACE_KERNEL,  /* worker: an instruction; a: bytes read and written */
+    DT_TRACE_COMM,    /* worker: a collective; a: bytes moved by all parties */
+    DT_TRACE_PLAN,    /* controller: a plan built; a: nodes */
+    DT_TRACE_RUN,     /* controller: a subgraph dispatched; a: nodes, b: 1 when its plan was cached */
+    DT_TRACE_MEMORY,  /* controller: a: bytes allocated on the device `lane`, b: reserved */
+    DT_TRACE_FETCH,   /* worker: a part copied to the host; a: bytes */
+    DT_TRACE_MESSAGE, /* controller: told other nodes; a: bytes, b: nodes. A node: from a message's arrival until all of it was done; a: bytes, b: runs so far */
 } dt_trace_kind;
 
 typedef struct dt_event {

@@ -285,7 +285,7 @@ static PyObject *mesh_make(dt_device_type type, int ndim, const int64_t *dims, c
         if (n > DT_MAX_DEVICES) return PyErr_Format(PyExc_ValueError, "a mesh has at most %d devices", DT_MAX_DEVICES);
     }
     for (int64_t i = 0; i < n; i++) {
-        int64_t k = index ? index[i] : dt_nodes_spread((int)i, (int)n);
+        int64_t k = index ? index[i] : type == DT_SIM ? i : dt_nodes_spread((int)i, (int)n);
         if (k == UINT32_MAX)
             return PyErr_Format(PyExc_ValueError, "a mesh of %lld devices: the nodes that are left have %d each (DTORCH_CPU_DEVICES sets another number)",
                                 (long long)n, dt_node_devices);

@@ -4,6 +4,7 @@
 #include <math.h>
 
 #include "controller/controller.h"
+#include "plan/nodes.h"
 #include "python/py.h"
 
 static double number(PyObject *d, const char *key, double otherwise, bool *bad) {
@@ -99,16 +100,42 @@ static PyObject *sim_stop(PyObject *m, PyObject *none) {
 
 static PyObject *sim_on(PyObject *m, PyObject *none) { return PyBool_FromLong(atomic_load(&dt_sim_on)); }
 
-/* (now, seconds spent simulating, runs, controller's processor time, rows a device). The caller has synchronised. */
-static PyObject *sim_read(PyObject *m, PyObject *none) {
+/* The future's buffer, once it is done, holds what devices of other nodes say of their memory. */
+static dt_future *ask_memory(int n) {
+    dt_hostbuf *b;
+    dt_future *f;
+    dt_status s = dt_hostbuf_new(sizeof(dt_memory_stats) * (size_t)n, &b);
+    if (!s) {
+        memset(b->data, 0, b->bytes);
+        s = dt_future_new(b, NULL, &f);
+    }
+    if (s) {
+        dt_py_raise(s);
+        return NULL;
+    }
+    dt_future_ref(f); /* an interrupted wait leaves the answers under way */
+    dt_engine_sim_memory(b->data, n, f);
+    int r = dt_py_wait(f);
+    dt_future_unref(f);
+    if (r == 0) return f;
+    dt_future_unref(f);
+    return NULL;
+}
+
+/* _sim_read(memory: bool): (now, seconds spent simulating, runs, controller's processor time, rows a device). The caller has synchronised. memory: that of
+ * devices of other nodes too, which are asked. */
+static PyObject *sim_read(PyObject *m, PyObject *memory) {
     dt_sim_totals t;
     dt_sim_totals_get(&t);
-    int n = dt_sim_devices();
+    int n = dt_sim_devices(), all = PyObject_IsTrue(memory);
+    dt_future *f = NULL;
+    if (all < 0 || (all && dt_nodes > 1 && !(f = ask_memory(n)))) return NULL;
     PyObject *rows = PyList_New(n);
     for (int i = 0; rows && i < n; i++) {
         dt_sim_device s;
         dt_memory_stats q;
         dt_engine_sim_get(i, &s, &q);
+        if (f && !dt_device_here(dt_device_make(DT_SIM, (uint32_t)i))) q = ((dt_memory_stats *)f->buf->data)[i];
         PyObject *r = Py_BuildValue("(dddddd(dddd)KKLLLL)", s.free_at, s.busy, s.comm, s.exposed, s.flops, s.ideal, s.bytes[0], s.bytes[1], s.bytes[2],
                                     s.bytes[3], (unsigned long long)s.kernels, (unsigned long long)s.transfers, (long long)q.allocated,
                                     (long long)q.allocated_peak, (long long)q.reserved_peak, (long long)q.n_oom);
@@ -117,6 +144,7 @@ static PyObject *sim_read(PyObject *m, PyObject *none) {
         else
             Py_CLEAR(rows);
     }
+    if (f) dt_future_unref(f);
     if (!rows) return NULL;
     return Py_BuildValue("(ddKdN)", t.now, t.seconds, (unsigned long long)t.runs, dt_engine_cpu_seconds(), rows);
 }
@@ -136,7 +164,7 @@ static PyObject *cost_hardware(PyObject *m, PyObject *d) {
 
 static PyMethodDef functions[] = {
     {"_sim_start", sim_start, METH_VARARGS, NULL}, {"_sim_stop", sim_stop, METH_NOARGS, NULL},      {"_sim_on", sim_on, METH_NOARGS, NULL},
-    {"_sim_read", sim_read, METH_NOARGS, NULL},    {"_cost_hardware", cost_hardware, METH_O, NULL}, {0},
+    {"_sim_read", sim_read, METH_O, NULL},         {"_cost_hardware", cost_hardware, METH_O, NULL}, {0},
 };
 
 int dt_py_sim_init(PyObject *m) { return PyModule_AddFunctions(m, functions); }

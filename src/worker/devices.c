@@ -149,6 +149,18 @@ void dt_devices_quiesce(void) {
     atomic_store(&waiting, 0);
 }
 
+void dt_devices_sim_begin(int64_t memory) {
+    dt_device_state *all = dt_the_devices.device[DT_SIM];
+    for (int i = 0; all && i < DT_MAX_DEVICES; i++) {
+        dt_memory_stats *m = &all[i].alloc.stats;
+        if (!all[i].alloc.backend) continue;
+        m->limit = memory;
+        m->allocated_peak = m->allocated;
+        m->reserved_peak = m->reserved;
+        m->n_oom = 0;
+    }
+}
+
 void dt_devices_free(void) {
     dt_devices *e = &dt_the_devices;
     for (int t = 0; t < DT_DEVICE_TYPES; t++) {

@@ -39,6 +39,7 @@ uint32_t dt_devices_pending(void);       /* items that workers have not finished
 extern _Atomic uint32_t dt_devices_tell; /* set: a worker that falls idle clears it and calls dt_devices_idle, once; then look at dt_devices_pending */
 extern void (*dt_devices_idle)(void);    /* any worker's thread; set before the first */
 extern void (*dt_devices_wait)(void);    /* NULL or called before workers are waited for: other nodes get their part, or a collective would wait for ever */
+void dt_devices_sim_begin(int64_t memory); /* simulated devices that exist already (tensors of an earlier simulation): their limit, new peaks */
 void dt_devices_free(void);
 void dt_runs_forget(void);          /* memory kept for runs */
 void dt_devices_threads_set(int n); /* 0: all cores. Any thread */

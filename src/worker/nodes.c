@@ -5,7 +5,7 @@
 #include "comm/net.h"
 #include "worker/devices.h"
 
-int dt_nodes = 1, dt_node_self, dt_node_devices = 1 << 16, dt_node_local = 1;
+int dt_nodes = 1, dt_node_self, dt_node_devices = 1 << 16, dt_node_simulated = 1 << 16, dt_node_local = 1;
 
 static _Atomic bool lost[DT_NET_RANKS];
 

@@ -50,7 +50,7 @@ def test_mixes_of_parallelism_over_nodes(nodes, mpiexec):
 @pytest.mark.parametrize("nodes", [2, 4])
 @pytest.mark.parametrize("tests", ["random_programs", "random_writes", "any_mix", "zero", "pipeline", "losses_and_reductions", "strided"])
 def test_training_over_nodes(nodes, tests, mpiexec):
-    passes(nodes, f"test_{tests}.py", "not simulated", mpiexec)  # a run of one process simulates
+    passes(nodes, f"test_{tests}.py", "", mpiexec)
 
 
 NODE = next(filter(None, (shutil.which("dtorch-node", path=p) for p in (BIN, os.path.join(ROOT, "build", "src")))), None)
@@ -227,33 +227,89 @@ def test_a_program_may_end_in_the_middle_of_its_work(tmp_path):
     assert out.returncode == 5 and "not all of the run has ended" not in out.stderr, out.stderr
 
 
-def test_what_a_step_says_does_not_depend_on_how_many_calls_it_has(tmp_path):
-    out = program(
-        """
-        import statistics
-        import dtorch
-        from dtorch import Shard, distribute_tensor, init_device_mesh
-        x = distribute_tensor(dtorch.ones(8, 8), init_device_mesh("cpu", (2,)), [Shard(0)])
-        def step(n, k):
-            y = x
-            for i in range(n):
-                y = y * 1.0001 if i % 2 else y + k
-            return y.sum().item()
-        for n in (20, 8000):
-            for k in range(8):
-                step(n, k)
-            stats = [dtorch._C._net_stats()]
-            for k in range(21):
-                step(n, k / 7)
-                stats.append(dtorch._C._net_stats())
-            # the median: a step in which the client pauses, on a busy machine, is cut elsewhere and sent as news
-            print(*(statistics.median(b[key] - a[key] for a, b in zip(stats, stats[1:])) for key in ("messages_sent", "bytes_sent")))
-        """,
-        tmp_path,
-    )
-    few, many = ([float(v) for v in line.split()] for line in out.stdout.splitlines())
-    assert few[0] <= 8 and many[0] <= 8, (few, many)  # messages a step
+WHAT_A_STEP_SAYS = """
+import contextlib, statistics, sys
+import dtorch
+from dtorch import Shard, distribute_tensor, init_device_mesh
+simulated, each = sys.argv[1] == "simulated", int(sys.argv[2])
+n = each * dtorch._C._node_info()[0]
+with dtorch.simulate("a100-8x", devices=n) if simulated else contextlib.nullcontext():
+    x = distribute_tensor(dtorch.ones(n, 8), init_device_mesh("cpu", (n,)), [Shard(0)])
+    def step(n, k):
+        y = x
+        for i in range(n):
+            y = y * 1.0001 if i % 2 else y + k
+        return y.sum().item()
+    for n in (20, 8000):
+        for k in range(8):
+            step(n, k)
+        stats = [dtorch._C._net_stats()]
+        for k in range(21):
+            step(n, k / 7)
+            stats.append(dtorch._C._net_stats())
+        # the median: a step in which the client pauses, on a busy machine, is cut elsewhere and sent as news
+        print(*(statistics.median(b[key] - a[key] for a, b in zip(stats, stats[1:])) for key in ("messages_sent", "bytes_sent")))
+"""
+
+
+@pytest.mark.parametrize(("nodes", "each", "kind"), [(2, 1, "real"), (9, 1, "real"), (9, 2, "simulated")])
+def test_what_a_step_says_does_not_depend_on_how_many_calls_it_has(tmp_path, nodes, each, kind):
+    """Nine nodes are told along a tree."""
+    if nodes > 2 and NODE is None:
+        pytest.skip("no dtorch-node")
+    path = tmp_path / "program.py"
+    path.write_text(WHAT_A_STEP_SAYS)
+    command = [MPIEXEC, "-n", "1", sys.executable, str(path), kind, str(each), ":", "-n", str(nodes - 1), *([NODE] if NODE else [sys.executable, str(path)])]
+    out = subprocess.run(command, env=environment(MPIEXEC, {"DTORCH_PREFIX": sys.prefix}), capture_output=True, text=True, timeout=110, check=False)
+    assert out.returncode == 0, out.stderr
+    few, many = ([float(v) / (nodes - 1) for v in line.split()] for line in out.stdout.splitlines())
+    assert few[0] <= 8 and many[0] <= 16, (few, many)  # messages a node and step, in growing intervals while it is recorded; it has 100 plans or so
     assert few[1] <= 200 and many[1] <= 200, (few, many)  # bytes
+
+
+SIMULATED = """
+import dtorch
+from dtorch import Replicate, Shard, distribute_tensor, init_device_mesh, models
+def show(sim):
+    print([(s.seconds.hex(), s.bubble.hex()) for s in sim.report().steps], sim.report().seconds.hex(), sim.report().out_of_memory)
+print(dtorch.estimate(lambda x: x @ x, dtorch.ones(100, 100), hardware="a100-8x"))
+with dtorch.simulate("a100-8x", devices=4) as sim:   # stages on several nodes, collectives between them
+    mesh = init_device_mesh("cuda", (2, 2), mesh_dim_names=("pp", "dp"))
+    model = models.GPT2(models.GPT2Config(vocab_size=512, n_positions=64, n_embd=128, n_layer=4, n_head=4))
+    models.parallelize(model, mesh)
+    opt = dtorch.optim.AdamW(model.parameters(), lr=1e-3)
+    for _ in range(2):
+        x = models.distribute_batch(mesh, dtorch.randint(0, 512, (8, 64)))
+        for a in x.chunk(4):
+            (models.next_token_loss(model(a), a) / 4).backward()
+        opt.step()
+        opt.zero_grad()
+show(sim)
+print(max(sim.report().peak))
+del model, opt, x, a
+small = {"name": "small", "flops": {"float32": 1e12}, "vector_flops": 1e15, "memory_bandwidth": 1e12, "memory": 1e8,
+         "links": [{"bandwidth": 1e9, "latency": 1e-6}]}
+with dtorch.simulate(small, devices=9) as sim:       # more than the first simulation had
+    mesh = init_device_mesh("cuda", (9,))
+    a = distribute_tensor(dtorch.tensor([[1.0] * 10] * 12), mesh, [Shard(0)])   # a host array; zeros come back
+    print(a.sum().item(), a.redistribute(mesh, [Replicate()]).full_tensor().tolist() == [[0.0] * 10] * 12)
+    print([dtorch.memory_stats(f"cuda:{i}")["allocated"] for i in (0, 8)], dtorch.memory_stats("cuda:4")["limit"])
+show(sim)
+with dtorch.simulate(small, devices=4) as sim:
+    big = dtorch.zeros(30000000, device="cuda:3")
+    try:
+        print((big + 1).sum().item())
+    except dtorch.OutOfMemoryError as e:
+        print("bytes wanted" in str(e))
+print(sim.report().out_of_memory)
+"""
+
+
+def test_simulated_devices_on_nodes(tmp_path):
+    """Times are those of one process, to the bit: the clocks are the controller's. Memory is each node's own."""
+    alone, three = (program(SIMULATED, tmp_path, n=n) for n in (1, 3))
+    assert alone.returncode == 0 and three.returncode == 0, alone.stderr + three.stderr
+    assert alone.stdout == three.stdout and "0x" in alone.stdout and alone.stdout.splitlines()[-2:] == ["True", "[3]"], alone.stdout + three.stdout
 
 
 def test_the_profiler_sees_what_other_nodes_did(tmp_path):

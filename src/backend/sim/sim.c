@@ -23,12 +23,15 @@
 
 #include "backend/cpu/fusing.h"
 #include "plan/backend.h"
+#include "plan/nodes.h"
 
 _Atomic bool dt_sim_on;
 static dt_sim_device *device; /* (n_devices,) */
 static int n_devices;
 static double host_at; /* nothing begins before: the client waited for a value */
 static dt_sim_totals totals;
+static bool serving; /* a node: memory is kept here, clocks are not */
+static int64_t serving_limit;
 
 /* ---- prices ------------------------------------------------------------------------------------------------------------------------------------ */
 typedef struct price {
@@ -279,7 +282,7 @@ static dt_status price_plan(dt_plan *p, priced **out) {
     for (const price_list *l = known; l; l = l->next)
         for (int q = 0; q < 2; q++)
             for (int i = 0; i < l->n[q]; i++) x->meets |= l->at[q][i].meets;
-    x->stands = stands_for_all(p, x);
+    x->stands = dt_nodes > 1 ? -1 : stands_for_all(p, x); /* a node binds its own */
     *out = x;
     return DT_OK;
 }
@@ -557,7 +560,7 @@ void dt_sim_run(dt_run *r) {
     dt_error_t *e = input_error(r);
     if (DT_UNLIKELY(e != NULL))
         fail_results(r, e);
-    else {
+    else if (!serving) {
         priced *x = r->plan->sim;
         if ((!x || x->hardware != dt_hardware_generation) && !(s = price_plan(r->plan, &x))) r->plan->sim = x;
         if (!s) s = go(r, x);
@@ -571,9 +574,13 @@ void dt_sim_run(dt_run *r) {
     totals.seconds += cpu_seconds() - begin;
 }
 
+void dt_sim_awaited(dt_device d) {
+    if (device && dt_device_index(d) < (uint32_t)n_devices) host_at = fmax(host_at, device[dt_device_index(d)].free_at);
+}
+
 void dt_sim_read(dt_device d, const dt_view *dst) {
     dt_backend_cpu.zero(dst);
-    if (device && dt_device_index(d) < (uint32_t)n_devices) host_at = fmax(host_at, device[dt_device_index(d)].free_at);
+    dt_sim_awaited(d);
 }
 
 /* ---- start and stop -------------------------------------------------------------------------------------------------------------------------------------- */
@@ -601,7 +608,12 @@ void dt_sim_stop(void) {
 int dt_sim_devices(void) { return atomic_load(&dt_sim_on) ? n_devices : 0; }
 const dt_sim_device *dt_sim_device_get(int i) { return &device[i]; }
 void dt_sim_totals_get(dt_sim_totals *out) { *out = totals; }
-int64_t dt_sim_memory(void) { return dt_hardware_get()->memory; }
+int64_t dt_sim_memory(void) { return serving ? serving_limit : dt_hardware_get()->memory; }
+
+void dt_sim_serve(int64_t memory) {
+    serving = true;
+    serving_limit = memory;
+}
 
 /* ---- the backend's table ----------------------------------------------------------------------------------------------------------------------------------- */
 static void *sim_alloc(size_t bytes) { /* an address that nobody follows; the limit is the allocator's */
