@@ -67,6 +67,8 @@ def load_hardware(hardware, devices=1):
             raise ValueError(f"hardware: {path} is not JSON: {e}") from None
     if not isinstance(found, dict):
         raise ValueError(f"hardware: {path} holds a {type(found).__name__}, not a table")
+    if "by_threads" in found and (odd := sorted(found.keys() - {"cores", "links", "by_threads"})):
+        raise ValueError(f"hardware: {path}: unknown field {odd[0]}; beside by_threads there are cores and links")
     return _of_threads(found, devices) if "by_threads" in found else found
 
 

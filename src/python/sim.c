@@ -23,9 +23,32 @@ static int64_t whole(PyObject *d, const char *key, double otherwise, bool *bad) 
     return x < 0x1p62 ? (int64_t)x : INT64_C(1) << 62;
 }
 
-static PyObject *table(PyObject *d, const char *key) { /* borrowed; an empty stand-in is never needed: the caller checks */
+static PyObject *table(PyObject *d, const char *key, bool *bad) { /* borrowed; NULL: not given */
     PyObject *v = PyDict_GetItemString(d, key);
-    return v && PyDict_Check(v) ? v : NULL;
+    if (!v || v == Py_None || PyDict_Check(v)) return v == Py_None ? NULL : v;
+    if (!*bad) PyErr_Format(PyExc_ValueError, "hardware: %s must be a table, not %R", key, v);
+    *bad = true;
+    return NULL;
+}
+
+static bool is_listed(const char *word, const char *list) { /* separated by blanks */
+    size_t n = strlen(word);
+    for (const char *p = list; n && (p = strstr(p, word)); p++)
+        if ((p == list || p[-1] == ' ') && (p[n] == ' ' || !p[n])) return !strchr(word, ' ');
+    return false;
+}
+
+/* Refuses what nobody would read: a misspelt field would leave its default in force. where: "", or such as "links[0]." */
+static bool only_known(PyObject *d, const char *where, const char *known) {
+    PyObject *key, *value;
+    for (Py_ssize_t at = 0; PyDict_Next(d, &at, &key, &value);) {
+        const char *k = PyUnicode_Check(key) ? PyUnicode_AsUTF8(key) : NULL;
+        if (k && is_listed(k, known)) continue;
+        PyErr_Clear();
+        PyErr_Format(PyExc_ValueError, "hardware: unknown field %s%S; there are %s", where, key, known);
+        return false;
+    }
+    return true;
 }
 
 static int levels(PyObject *d, dt_hardware *h, bool *bad) {
@@ -41,6 +64,9 @@ static int levels(PyObject *d, dt_hardware *h, bool *bad) {
             PyErr_Format(PyExc_ValueError, "hardware: links[%d] must be a table", i);
             return -1;
         }
+        char where[24];
+        snprintf(where, sizeof where, "links[%d].", i);
+        if (!only_known(x, where, "devices bandwidth latency")) return -1;
         h->level[i].devices = whole(x, "devices", 1 << 16, bad);
         h->level[i].bandwidth = number(x, "bandwidth", 0, bad);
         h->level[i].latency = number(x, "latency", 0, bad);
@@ -56,7 +82,17 @@ static int hardware(PyObject *d, dt_hardware *h) {
     static const char *const kinds[] = {"matmul", "conv", "attention", "vector"};
     bool bad = false;
     *h = (dt_hardware){.overlap = true};
-    PyObject *name = PyDict_GetItemString(d, "name"), *flops = table(d, "flops"), *share = table(d, "efficiency"), *half = table(d, "half_flops");
+    PyObject *name = PyDict_GetItemString(d, "name"), *flops = table(d, "flops", &bad), *share = table(d, "efficiency", &bad),
+             *half = table(d, "half_flops", &bad);
+    if (!only_known(
+            d, "", "name flops vector_flops efficiency half_flops memory_bandwidth cache_bytes cache_bandwidth kernel_overhead memory overlap links sources") ||
+        (share && !only_known(share, "efficiency.", "matmul conv attention vector")) ||
+        (half && !only_known(half, "half_flops.", "matmul conv attention vector")))
+        return -1;
+    char dtypes[512] = "";
+    for (int t = 0; t < DT_DTYPE_COUNT; t++)
+        snprintf(dtypes + strlen(dtypes), sizeof dtypes - strlen(dtypes), "%s%s", t ? " " : "", dt_dtype_name((dt_dtype)t));
+    if (flops && !only_known(flops, "flops.", dtypes)) return -1;
     if (name && PyUnicode_Check(name) && PyUnicode_AsUTF8(name)) snprintf(h->name, sizeof h->name, "%s", PyUnicode_AsUTF8(name));
     for (int t = 0; flops && t < DT_DTYPE_COUNT; t++) h->flops[t] = number(flops, dt_dtype_name((dt_dtype)t), 0, &bad);
     for (int k = 0; k < DT_WORK_KINDS; k++) {

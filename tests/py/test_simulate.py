@@ -322,6 +322,13 @@ def test_worlds_do_not_mix():
     ("change", "text"),
     [
         ({"flops": {}}, "above 0"),
+        ({"memory_bandwith": 1e12}, "unknown field memory_bandwith; there are name flops .* memory_bandwidth"),
+        ({"flops": {"float32": 1e12, "fp8": 1e12}}, "unknown field flops.fp8; there are .*bfloat16"),
+        ({"efficiency": {"gemm": 0.5}}, "unknown field efficiency.gemm; there are matmul conv attention vector"),
+        ({"half_flops": {"mat": 1}}, "unknown field half_flops.mat;"),
+        ({"efficiency": 0.5}, "efficiency must be a table, not 0.5"),
+        ({"links": [{"bandwidth": 1e9, "latenz": 1}]}, r"unknown field links\[0\].latenz; there are devices bandwidth latency"),
+        ({"": 1}, "unknown field ;"),
         ({"memory_bandwidth": -1}, "at least 0"),
         ({"memory": float("inf")}, "memory is inf; a finite number"),
         ({"links": []}, "links"),
@@ -333,6 +340,13 @@ def test_bad_hardware(change, text):
     with pytest.raises(ValueError, match=text), torch.simulate({**HARDWARE, **change}):
         pass
     assert torch.ones(1).item() == 1
+
+
+def test_bad_file_of_threads(tmp_path):
+    path = tmp_path / "mine.json"
+    path.write_text(json.dumps({"cores": 2, "links": HARDWARE["links"], "by_threads": {"1": HARDWARE}, "note": "x"}))
+    with pytest.raises(ValueError, match="unknown field note; beside by_threads there are cores and links"), torch.simulate(str(path)):
+        pass
 
 
 def test_bad_arguments():
