@@ -147,8 +147,9 @@ def train(model, mesh, sequences, micro, context, vocabulary, steps=2, **layout)
     opt = torch.optim.AdamW(model.parameters(), lr=1e-4)
     dp = mesh["dp"].size()
     for _ in range(steps):
-        x = distribute_batch(mesh, torch.randint(0, vocabulary, (sequences * dp, context)))
-        for a in x.chunk(sequences // micro):
+        for _ in range(sequences // micro):
+            # cut first, then distributed: a chunk of rows that lie on several devices is cut along the other dimension, which is context parallelism
+            a = distribute_batch(mesh, torch.randint(0, vocabulary, (micro * dp, context)))
             with torch.autocast("cuda", dtype=torch.bfloat16):
                 loss = next_token_loss(model(a), a)
             (loss * (micro / sequences)).backward()
