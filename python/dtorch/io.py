@@ -22,6 +22,7 @@ __all__ = ["SafetensorError", "load", "load_bytes", "load_file", "safe_open", "s
 _HEADER_MAX = 100_000_000  # bytes; as other readers of the format
 _TREE = "dtorch.tree"
 _MAX_DIM = 12  # of a tensor
+_CHUNK = 8 << 20  # bytes of a tensor that are written at once
 
 # The format's name, dtorch's name, NumPy's dtype of the raw elements, bytes of an element.
 _DTYPES = (
@@ -58,16 +59,24 @@ def _row_of(dtype):
 # ---- tensors and bytes
 
 
-def _to_array(tensor):
-    """The whole tensor as a contiguous NumPy array of raw elements; bfloat16, which NumPy does not have, as its bits in uint16."""
-    import numpy as np
-
-    tensor = tensor.detach().cpu()
-    if tensor.dtype == dtorch.bfloat16:  # the upper half of the same number in float32
-        bits = np.ascontiguousarray(tensor.to(dtorch.float32).numpy()).view("<u4")
-        return (bits >> 16).astype("<u2").reshape(tuple(tensor.shape))
-    array = tensor.numpy()
-    return np.ascontiguousarray(array).reshape(array.shape)
+def _chunks(tensor, size):
+    """The tensor's bytes, row by row, as buffers of at most _CHUNK bytes (or of a row), which are read one ahead. A distributed one is never whole anywhere."""
+    tensor = tensor.detach()
+    if tensor.ndim == 0:
+        yield tensor._bytes_async().get()
+        return
+    if any(p.is_partial() for p in tensor.placements):
+        tensor = tensor.redistribute(placements=[dtorch.Replicate() if p.is_partial() else p for p in tensor.placements])
+    rows = tensor.shape[0]
+    step = max(1, _CHUNK // max(1, tensor.numel() // max(1, rows) * size))
+    ahead = None
+    for lo in range(0, rows if tensor.numel() else 0, step):
+        following = _C._rows_async(tensor, lo, min(rows, lo + step))
+        if ahead is not None:
+            yield ahead.get()
+        ahead = following
+    if ahead is not None:
+        yield ahead.get()
 
 
 def _dtype(row):
@@ -119,8 +128,8 @@ def _write(file, tensors, metadata):
     head, entries = _build(tensors, metadata)
     file.write(head)
     for _, tensor, row in entries:
-        array = _to_array(tensor)
-        file.write(array.astype(row[2], copy=False).reshape(-1).view("u1").data)
+        for part in _chunks(tensor, row[3]):
+            file.write(part)
 
 
 def _write_path(path, tensors, metadata):

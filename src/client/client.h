@@ -106,6 +106,8 @@ dt_status dt_tensor_from_host(dt_hostbuf *buf, const dt_type *type, const dt_spe
 /* Read the whole tensor into a fresh contiguous host buffer (f->buf). Partial is reduced, shards are gathered. Then wait with dt_engine_wait; who
  * goes on with something else calls dt_engine_flush, or the request is seen at the end of the controller's nap only. */
 dt_status dt_tensor_fetch(dt_tensor *t, dt_future **out) DT_WUR;
+/* Indices [lo, hi) of dimension 0 only; the future has no metadata. */
+dt_status dt_tensor_fetch_rows(dt_tensor *t, int64_t lo, int64_t hi, dt_future **out) DT_WUR;
 /* A tensor in files, read when it is wanted, by the devices that hold it then; spec NULL: on cpu:0. Takes s's reference. */
 dt_status dt_tensor_from_source(dt_source *s, const dt_spec *spec, dt_tensor **out) DT_WUR;
 /* Read it now, where it lies. *out completes when all devices have, or one of them could not; NULL: it is no tensor in files (any more). */

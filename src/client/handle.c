@@ -263,22 +263,27 @@ dt_status dt_tensor_from_host(dt_hostbuf *buf, const dt_type *type, const dt_spe
     return s;
 }
 
-static dt_status fetch(dt_tensor *t, dt_future **out) {
+static dt_status fetch(dt_tensor *t, int64_t lo, int64_t hi, dt_future **out) { /* lo < 0: all of it */
     dt_val *v = dt_tensor_val(t);
     dt_val_announce(v);
     dt_type type = dt_meta_type(v->meta);
-    const dt_meta *meta;
-    DT_TRY(dt_meta_intern(&type, NULL, NULL, &meta));
+    const dt_meta *meta = NULL;
+    if (lo >= 0) /* rows have no metadata: shapes without end would stay interned */
+        type.shape[0] = hi - lo;
+    else
+        DT_TRY(dt_meta_intern(&type, NULL, NULL, &meta));
     dt_hostbuf *buf;
     dt_future *f;
-    DT_TRY(dt_hostbuf_new((size_t)meta->numel * dt_dtype_size(type.dtype), &buf));
+    DT_TRY(dt_hostbuf_new((size_t)dt_type_numel(&type) * dt_dtype_size(type.dtype), &buf));
     DT_TRY(dt_future_new(buf, meta, &f));
     dt_future_ref(f);
-    uint64_t *w = dt_ring_reserve(dt_c.ring, 4);
+    uint64_t *w = dt_ring_reserve(dt_c.ring, 6);
     w[0] = DT_REC_HEADER(DT_REC_FETCH, 1, 0);
     w[1] = v->id;
     w[2] = (uint64_t)(uintptr_t)f;
     w[3] = dt_m.site;
+    w[4] = (uint64_t)lo;
+    w[5] = (uint64_t)hi;
     dt_ring_publish(dt_c.ring);
     *out = f;
     return DT_OK;
@@ -290,11 +295,9 @@ static bool is_partial(const dt_meta *m) {
     return false;
 }
 
-dt_status dt_tensor_fetch(dt_tensor *t, dt_future **out) {
-    DT_TRY(dt_client_ready());
-    DT_TRY(dt_tensor_fresh(t));
+static dt_status fetch_summed(dt_tensor *t, int64_t lo, int64_t hi, dt_future **out) {
     const dt_meta *m = dt_tensor_meta_fast(t);
-    if (!is_partial(m)) return fetch(t, out);
+    if (!is_partial(m)) return fetch(t, lo, hi, out);
     dt_placement place[DT_MAX_MESH_DIM];
     dt_grad_place(m, place);
     dt_scope s;
@@ -302,9 +305,24 @@ dt_status dt_tensor_fetch(dt_tensor *t, dt_future **out) {
     bool grad = dt_mode_grad_set(false);
     dt_tensor *whole = dt_util_redistribute(&s, t, m->mesh, place);
     dt_mode_grad_set(grad);
-    dt_status r = whole ? fetch(whole, out) : s.status;
+    dt_status r = whole ? fetch(whole, lo, hi, out) : s.status;
     dt_scope_fini(&s);
     return r;
+}
+
+dt_status dt_tensor_fetch(dt_tensor *t, dt_future **out) {
+    DT_TRY(dt_client_ready());
+    DT_TRY(dt_tensor_fresh(t));
+    return fetch_summed(t, -1, -1, out);
+}
+
+dt_status dt_tensor_fetch_rows(dt_tensor *t, int64_t lo, int64_t hi, dt_future **out) {
+    DT_TRY(dt_client_ready());
+    DT_TRY(dt_tensor_fresh(t));
+    const dt_meta *m = dt_tensor_meta_fast(t);
+    if (m->ndim == 0 || lo < 0 || lo > hi || hi > m->shape[0])
+        return dt_fail(DT_E_INDEX, "rows %lld to %lld of a tensor of %lld rows", (long long)lo, (long long)hi, m->ndim ? (long long)m->shape[0] : 0ll);
+    return fetch_summed(t, lo, hi, out);
 }
 
 dt_status dt_sync_async(dt_future **out) {

@@ -230,19 +230,18 @@ static int64_t fetch_views(const dt_meta *m, const dt_box *box, const dt_part *p
     return offset;
 }
 
-/* One device's copy into the future's buffer. False: nothing was pushed and the part is still owed. */
-static bool push_fetch(const dt_gvalue *v, int pos, dt_future *f) {
+/* A box of part `pos` into the future's buffer, which begins with row `first` of the value. False: nothing was pushed and the box is still owed. */
+static bool push_fetch(const dt_gvalue *v, int pos, const dt_box *box, int64_t skip, int64_t first, dt_future *f) {
     const dt_meta *m = v->meta;
     const dt_part *p = v->part[pos];
     dt_device_state *s;
     dt_fetch *x = dt_calloc(1, sizeof *x);
     if (!x) return false;
-    dt_box box;
-    dt_layout_box(m, pos, &box);
-    int64_t offset = fetch_views(m, &box, p, x);
-    x->dst.data = (char *)f->buf->data + offset * (int64_t)dt_dtype_size(x->dst.dtype);
+    int64_t size = (int64_t)dt_dtype_size((dt_dtype)m->dtype), offset = fetch_views(m, box, p, x), row = m->ndim && m->shape[0] ? m->numel / m->shape[0] : 0;
+    x->dst.data = (char *)f->buf->data + (offset - first * row) * size;
     if (DT_UNLIKELY(!dt_device_here(m->mesh->dev[pos]))) {
-        dt_status r = dt_remote_fetch(p, &x->src, &x->dst, f);
+        dt_part from = {.buf = p->buf, .offset = p->offset + skip * size};
+        dt_status r = dt_remote_fetch(&from, &x->src, &x->dst, f);
         dt_free(x);
         return r == DT_OK;
     }
@@ -250,7 +249,7 @@ static bool push_fetch(const dt_gvalue *v, int pos, dt_future *f) {
         dt_free(x);
         return false;
     }
-    x->src.data = (char *)p->buf->data + p->offset;
+    x->src.data = (char *)p->buf->data + p->offset + skip * size;
     x->future = f;
     x->buf = p->buf;
     dt_future_ref(f);
@@ -259,15 +258,40 @@ static bool push_fetch(const dt_gvalue *v, int pos, dt_future *f) {
     return true;
 }
 
-static bool holds_part(const dt_meta *m, int pos) {
-    dt_box box;
+/* Pushes what device `pos` holds of rows [lo, hi) (lo < 0: of all); f NULL: only counts the parts. A part that holds its rows in runs gives a part for each run. */
+static uint32_t fetch_part(const dt_gvalue *v, int pos, int64_t lo, int64_t hi, dt_future *f, uint32_t site) {
+    const dt_meta *m = v->meta;
+    dt_box box, b;
     dt_layout_box(m, pos, &box);
-    return dt_layout_is_first(m, pos) && dt_box_numel(&box, m->ndim) > 0;
+    if (!dt_layout_is_first(m, pos) || dt_box_numel(&box, m->ndim) == 0) return 0;
+    uint32_t n = 0;
+    int64_t runs = lo < 0 ? 1 : box.rows[0], run = lo < 0 ? 0 : box.len[0] / runs, stride = 1;
+    for (int d = m->ndim - 1; d > 0; d--) stride *= box.len[d];
+    if (v->part[pos] && !v->part[pos]->contiguous && m->ndim) stride = v->part[pos]->stride[0];
+    for (int64_t r = 0; r < runs; r++) {
+        int64_t skip = 0;
+        b = box;
+        if (lo >= 0) {
+            int64_t from = box.lo[0] + (runs > 1 ? r * box.step[0] : 0), to = from + run;
+            if (from < lo) from = lo;
+            if (to > hi) to = hi;
+            if (from >= to) continue;
+            skip = dt_box_local(&box, 0, from) * stride;
+            b.lo[0] = from;
+            b.len[0] = to - from;
+            b.rows[0] = 1;
+        }
+        n++;
+        if (f && !(v->part[pos] && v->part[pos]->buf && push_fetch(v, pos, &b, skip, lo < 0 ? 0 : lo, f)))
+            part_failed(f, DT_E_NOMEM, site, "the value cannot be read: out of host memory, or its node is lost");
+    }
+    return n;
 }
 
 static void on_fetch(const uint64_t *w) {
     dt_future *f = (dt_future *)(uintptr_t)w[2];
     uint32_t site = (uint32_t)w[3];
+    int64_t lo = (int64_t)w[4], hi = (int64_t)w[5];
     dt_engine_dispatch();
     dt_gvalue *v = value_at((uint32_t)w[1]);
     dt_status again = v && v->evicted ? dt_remat_bring(v) : DT_OK;
@@ -278,11 +302,9 @@ static void on_fetch(const uint64_t *w) {
         return;
     }
     uint32_t parts = 0;
-    for (int i = 0; i < v->meta->mesh->n; i++) parts += holds_part(v->meta, i);
+    for (int i = 0; i < v->meta->mesh->n; i++) parts += fetch_part(v, i, lo, hi, NULL, site);
     atomic_store(&f->parts, parts + 1); /* one for this loop: nothing completes before all is pushed, empty tensors complete here */
-    for (int i = 0; i < v->meta->mesh->n; i++)
-        if (holds_part(v->meta, i) && !(v->part[i] && v->part[i]->buf && push_fetch(v, i, f)))
-            part_failed(f, DT_E_NOMEM, site, "the value cannot be read: out of host memory, or its node is lost");
+    for (int i = 0; i < v->meta->mesh->n; i++) (void)fetch_part(v, i, lo, hi, f, site);
     dt_error_t *lost = NULL; /* an empty tensor may still be a failed one */
     if (!parts && v->part[0] && v->part[0]->buf) lost = atomic_load(&v->part[0]->buf->error);
     dt_future_part(f, lost);
@@ -351,7 +373,7 @@ static size_t on_record(dt_engine *e, const uint64_t *w) {
     case DT_REC_HOST: on_host(w); return 5;
     case DT_REC_FILE: on_file(w); return 6;
     case DT_REC_OPEN: on_open((dt_file *)(uintptr_t)w[1], (dt_future *)(uintptr_t)w[2]); return 3;
-    case DT_REC_FETCH: on_fetch(w); return 4;
+    case DT_REC_FETCH: on_fetch(w); return 6;
     case DT_REC_SYNC: (n_in ? on_trace : on_sync)((dt_future *)(uintptr_t)w[1], n_in); return 2;
     case DT_REC_LIMIT: on_limit((dt_device)w[1], (int64_t)w[2], n_in); return 3;
     case DT_REC_STATS: on_stats((dt_device)w[1], (dt_memory_stats *)(uintptr_t)w[2], (dt_future *)(uintptr_t)w[3], n_in); return 4;
@@ -420,6 +442,7 @@ static void *controller_main(void *arg) {
         else if (waits_for_pause(e) && !dt_devices_pending())
             on_idle(e, now - since);
         seen = head;
+        if (DT_UNLIKELY(dt_nodes > 1) && dt_stream_pump()) dt_remote_flush();
         if (DT_UNLIKELY(dt_nodes > 1)) dt_remote_flush_some(now - since > 2000 * NAP_US);
         wait_for_records(e, now - since, waits_for_pause(e));
     }
@@ -503,6 +526,7 @@ void dt_engine_stop(void) {
         pthread_join(thread, NULL);
         if (DT_UNLIKELY(dt_nodes > 1)) dt_remote_flush(); /* other nodes have their part of what was dispatched, or its collectives would wait for ever */
         dt_devices_quiesce();
+        dt_stream_free();
         dt_remote_stop();
         dt_order_free();
         while (e->with_recipe) dt_remat_forget(e->with_recipe);

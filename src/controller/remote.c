@@ -24,6 +24,7 @@ typedef struct request { /* an answer that is awaited */
     dt_memory_stats *stats; /* STATS */
     uint64_t asked;         /* TRACE: when, ns */
     dt_file *file;          /* OPEN: referenced */
+    bool piece;             /* DATA: of a stream */
 } request;
 
 typedef struct ids { /* numbers of a node's buffers. The smallest free one is given: a repeated step gets the same numbers, and is sent as a repeat */
@@ -85,6 +86,7 @@ static void complete(request *r, dt_error_t *e) {
     dt_future_part(r->future, e);
     dt_future_unref(r->future);
     dt_file_unref(r->file);
+    if (r->piece) dt_stream_returned();
     dt_free(r);
 }
 
@@ -589,7 +591,7 @@ dt_status dt_remote_read(const dt_load *r, dt_device d, dt_future *f, dt_buf **o
 }
 
 /* ---- reading, waiting, asking ------------------------------------------------------------------------------------------------------------------ */
-dt_status dt_remote_fetch(const dt_part *p, const dt_view *src, const dt_view *dst, dt_future *f) {
+dt_status dt_remote_ask(const dt_part *p, const dt_view *src, const dt_view *dst, dt_future *f, bool piece) {
     int node = dt_device_node(p->buf->device);
     dt_error_t *lost = atomic_load(&remote.lost[node]);
     if (lost) return dt_fail(lost->status, "%s", lost->text);
@@ -599,6 +601,7 @@ dt_status dt_remote_fetch(const dt_part *p, const dt_view *src, const dt_view *d
     dt_future_ref(f);
     if (dt_device_kind(p->buf->device) == DT_SIM) dt_sim_awaited(p->buf->device);
     r->dst = *dst;
+    r->piece = piece;
     dt_wire *w = entry(node, DT_M_FETCH);
     put_request(w, node, r->id);
     dt_wire_u64(w, id);

@@ -31,8 +31,13 @@ dt_status dt_remote_host(const dt_view *src, dt_device d, dt_buf **out) DT_WUR;
 void dt_remote_open(dt_file *file, dt_future *f);
 /* The same from files; r stays the caller's. A node that cannot read one of them is sent what this one reads. f, if given, gets one part, but not on failure. */
 dt_status dt_remote_read(const dt_load *r, dt_device d, dt_future *f, dt_buf **out) DT_WUR;
-/* Copy a part into a future's buffer; takes over one `part` of the future. */
+/* Copy a part into a future's buffer; takes over one `part` of the future. What is large comes in pieces (stream.c). */
 dt_status dt_remote_fetch(const dt_part *p, const dt_view *src, const dt_view *dst, dt_future *f) DT_WUR;
+/* The same in one answer. piece: dt_stream_returned is called when it has come, or its node is lost. */
+dt_status dt_remote_ask(const dt_part *p, const dt_view *src, const dt_view *dst, dt_future *f, bool piece) DT_WUR;
+bool dt_stream_pump(void);         /* asks for what may be under way; true: something was asked for, or ended */
+void dt_stream_returned(void);     /* any thread */
+void dt_stream_free(void);         /* nobody waits any more */
 void dt_remote_sync(dt_future *f); /* adds one part a node */
 void dt_remote_limit(dt_device d, int64_t bytes);
 bool dt_remote_stats(dt_device d, dt_memory_stats *out, dt_future *f); /* takes a part and a reference of f; false: the device is of this node. Flush */

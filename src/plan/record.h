@@ -7,7 +7,7 @@
  *   HOST    header, dt_meta *, site, id, dt_hostbuf *       a value from host memory (contiguous, global); the ring owns one reference
  *   FILE    header, dt_meta *, site, id, dt_source *, dt_future *   a value from files; the ring owns the references. The future, if any: it has been read everywhere
  *   OPEN    header, dt_file *, dt_future *                  other nodes open the file, too; when that is done the file knows which could. The ring owns the references
- *   FETCH   header, id, dt_future *, site                   read a value into the future's buffer; the ring owns one reference
+ *   FETCH   header, id, dt_future *, site, lo, hi           read a value, or its rows [lo, hi) if lo >= 0, into the future's buffer; the ring owns one reference
  *   SYNC    header, dt_future *                             completes when all work before it is done; n_in 1: other nodes begin to trace; 2: they end, and their events are here
  *   LIMIT   header, device, bytes                           set a device's memory limit (0: none); n_in 1: its budget; n_in 2: every device's
  *   STATS   header, device, dt_stats *, dt_future *         fill in memory statistics; n_in 1: and begin new peaks

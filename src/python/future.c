@@ -231,6 +231,18 @@ PyObject *dt_py_future_numpy(PyObject *self, PyObject *none) {
 PyObject *dt_py_future_tolist(PyObject *self, PyObject *none) { return fetch_async(self, F_LIST); }
 PyObject *dt_py_future_bytes(PyObject *self, PyObject *none) { return fetch_async(self, F_BYTES); }
 
+/* _rows_async(t, lo, hi): the bytes of indices lo … hi - 1 of the first dimension. */
+static PyObject *rows_async(PyObject *m, PyObject *args) {
+    PyObject *t;
+    long long lo, hi;
+    dt_future *f;
+    if (!PyArg_ParseTuple(args, "O!LL:_rows_async", dt_py_tensor_type, &t, &lo, &hi)) return NULL;
+    dt_py_site();
+    DT_PY_CHECK(dt_tensor_fetch_rows(dt_py_tensor_of(t), lo, hi, &f));
+    dt_engine_flush();
+    return future_make(f, F_BYTES);
+}
+
 static PyObject *synchronize(PyObject *m, PyObject *none) {
     dt_future *f;
     DT_PY_CHECK(dt_sync_async(&f));
@@ -247,6 +259,7 @@ static PyObject *synchronize_async(PyObject *m, PyObject *none) {
 }
 static PyMethodDef functions[] = {
     {"synchronize", synchronize, METH_NOARGS, "Wait until all work submitted so far is done."},
+    {"_rows_async", rows_async, METH_VARARGS, NULL},
     {"synchronize_async", synchronize_async, METH_NOARGS, "A future that is done when all work submitted so far is."},
     {0},
 };

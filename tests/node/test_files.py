@@ -152,3 +152,64 @@ def test_a_checkpoint_is_read_by_those_who_hold_it(tmp_path, mpiexec):
     assert out.returncode == 0, out.stderr[-3000:]
     few, many, told = out.stdout.split()
     assert int(many) < int(few) + 1000 and told == "True", out.stdout
+
+
+def test_large_values_come_in_pieces(tmp_path):
+    """A read takes the memory of its result and of a few pieces; saving takes that of a few pieces."""
+    out = program(
+        """
+        import os
+        import dtorch
+        os.chdir(os.path.dirname(__file__))
+        from dtorch import Shard, init_device_mesh, io
+        def memory(key):
+            return int(next(line for line in open("/proc/self/status") if line.startswith(key)).split()[1]) / 1024
+        mesh = init_device_mesh("cpu", (3,))       # two devices here, one there, uneven
+        x = dtorch.arange(12_000_003.).clone()
+        parts = [x.redistribute(mesh, [Shard(0)]), x[:12_000_000].view(3000, 4000).redistribute(mesh, [Shard(1)])]
+        for p in parts:
+            p.sum().item()
+        del x
+        for p in parts:
+            for what in ("read", "save"):
+                open("/proc/self/clear_refs", "w").write("5")
+                before = memory("VmRSS")
+                if what == "read":
+                    value = p.numpy()
+                    assert (value.reshape(-1)[::99_991] == range(0, p.numel(), 99_991)).all()
+                else:
+                    io.save_file({"x": p}, "x.safetensors")
+                print(memory("VmHWM") - before)
+            assert (io.load_file("x.safetensors")["x"].numpy() == value).all()
+            del value
+        """,
+        tmp_path,
+    )
+    assert out.returncode == 0, out.stderr[-3000:]
+    read, save, read1, save1 = map(float, out.stdout.split())
+    assert read < 46 + 30 and read1 < 46 + 30, out.stdout  # MiB; the tensor has 45.8
+    assert save < 60 and save1 < 60, out.stdout
+
+
+def test_reads_of_later_values_do_not_reach_pieces(tmp_path):
+    """A value that is being read is not overwritten, nor its memory given away, though nobody names it any more."""
+    out = program(
+        """
+        import dtorch
+        from dtorch import Shard, init_device_mesh
+        mesh = init_device_mesh("cpu", (2,))
+        x = dtorch.zeros(8_000_000, device_mesh=mesh, placements=[Shard(0)])
+        futures = []
+        for i in range(4):
+            futures.append(x.numpy_async())
+            x = x + 1
+        del x
+        y = dtorch.full((8_000_000,), 9.0, device_mesh=mesh, placements=[Shard(0)])
+        for i, f in enumerate(futures):
+            v = f.get()
+            assert v.min() == v.max() == i, (i, v.min(), v.max())
+        print((y + 1).sum().item())
+        """,
+        tmp_path,
+    )
+    assert out.returncode == 0 and float(out.stdout) == 80_000_000, out.stdout + out.stderr

@@ -442,3 +442,26 @@ print(peak() - before, sum(int(t.full_tensor()[-1, -1]) for t in kept))
     peak, last = out.stdout.split()
     assert int(last) == 2 * (2**22 - 1)
     assert 31 < float(peak) < 32 + 6, out.stdout  # MiB: 16 and 16, a block of 1 for two devices, and what Python and the engine take
+
+
+@pytest.mark.parametrize("dtype", ["float32", "bfloat16", "uint8"])
+def test_distributed_tensors_are_written_as_whole_ones(tmp_path, monkeypatch, dtype):
+    monkeypatch.setattr(io, "_CHUNK", 64)  # a few rows at a time
+    mesh, flat = dtorch.init_device_mesh("cpu", (2, 2)), dtorch.init_device_mesh("cpu", (3,))
+    whole = (dtorch.arange(35 * 24) % 251).reshape(35, 24).to(getattr(dtorch, dtype))
+    laid = {
+        "rows": whole.redistribute(flat, [dtorch.Shard(0)]),
+        "columns": whole.redistribute(flat, [dtorch.Shard(1)]),
+        "both": whole.redistribute(mesh, [dtorch.Shard(1), dtorch.Shard(0)]),
+        "twice": whole.redistribute(mesh, [dtorch.Shard(0), dtorch.Shard(0)]),
+        "flat": whole[:34].redistribute(mesh, [dtorch.Shard(1), dtorch.Shard(0)]).reshape(-1),
+        "empty": whole[:0].redistribute(flat, [dtorch.Shard(0)]),
+        "one": whole[3, 4],
+    }
+    if dtype == "float32":
+        laid["sum"] = dtorch.Tensor.from_local([whole, whole, whole], flat, [dtorch.Partial("avg")])
+    assert any(getattr(p, "split_factor", 1) > 1 for p in laid["flat"].placements)
+    io.save_file(laid, tmp_path / "laid.safetensors")
+    monkeypatch.undo()
+    io.save_file({k: v.full_tensor() if v.device_mesh.ndim else v for k, v in laid.items()}, tmp_path / "whole.safetensors")
+    assert (tmp_path / "laid.safetensors").read_bytes() == (tmp_path / "whole.safetensors").read_bytes()

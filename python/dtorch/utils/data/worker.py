@@ -140,23 +140,26 @@ def run_worker(setup, seed, tasks, results):
         results.put(result)
 
 
-def _rebuild_tensor(array, dtype):
-    from dtorch.io import _BY_NAME, _to_tensor
+def _rebuild_tensor(data, shape, dtype):
+    import dtorch
+    from dtorch.io import _BY_NAME
 
-    return _to_tensor(array, _BY_NAME[dtype], None)
+    dtype = getattr(dtorch, _BY_NAME[dtype][1])
+    return (dtorch.frombuffer(data, dtype=dtype) if len(data) else dtorch.empty(0, dtype=dtype)).reshape(shape)
 
 
 def _reduce_tensor(tensor):
-    from dtorch.io import _row_of, _to_array
+    from dtorch.io import _row_of
 
     row = _row_of(tensor.dtype)
     if row is None:
         raise TypeError(f"a tensor of dtype {tensor.dtype} cannot be sent to another process")
-    return _rebuild_tensor, (_to_array(tensor), row[0])
+    data = bytes(tensor.detach()._bytes_async().get()) if tensor.numel() else b""
+    return _rebuild_tensor, (data, tuple(tensor.shape), row[0])
 
 
-def _tensors_as_arrays():
-    """From now on, tensors sent to another process travel as NumPy arrays."""
+def _tensors_as_bytes():
+    """From now on, tensors sent to another process travel as bytes."""
     from multiprocessing.reduction import ForkingPickler
 
     import dtorch
@@ -183,7 +186,7 @@ class _Pickled:
 
 
 def _process_main(setup, seed, tasks, results):
-    _tensors_as_arrays()
+    _tensors_as_bytes()
     run_worker(setup, seed, tasks, _Pickled(results, f"DataLoader worker process {setup.worker}"))
 
 
@@ -211,7 +214,7 @@ class WorkerPool:
         processes = loader.multiprocessing_context is not None
         context = _process_context(loader.multiprocessing_context) if processes else None
         if processes:
-            _tensors_as_arrays()
+            _tensors_as_bytes()
         self.results = context.Queue() if processes else queue.SimpleQueue()
         self.tasks, self.workers = [], []
         for w in range(self.count):
