@@ -89,26 +89,27 @@ def test_computation_goes_on_beside_a_collective(tmp_path):
         from dtorch import Replicate, Shard, distribute_tensor, init_device_mesh
         from dtorch.profiler import profile
         mesh = init_device_mesh("cpu", (2,))
-        big = distribute_tensor(dtorch.ones(2, 4 << 20), mesh, [Shard(0)])
+        big = distribute_tensor(dtorch.ones(2, 1 << 20), mesh, [Shard(0)])
         small = distribute_tensor(dtorch.ones(1024, 256), mesh, [Shard(0)])
         w = distribute_tensor(dtorch.eye(256), mesh, [Replicate()])
         dtorch.synchronize()
         with profile() as p:
-            whole = big.redistribute(mesh, [Replicate()])
-            for _ in range(40):
-                small = small @ w
-            (whole.sum() + small.sum()).item()
+            for _ in range(5):  # where the client pauses, a collective may be all there is to do
+                whole = big.redistribute(mesh, [Replicate()])
+                for _ in range(20):
+                    small = small @ w
+                (whole.sum() + small.sum()).item()
         events = p.events()
         moves = [e for e in events if e["kind"] == "communication" and e["name"] == "all_gather"]
         beside = {e["lane"].split()[0] for e in events for m in moves
                   if e["kind"] == "kernel" and m["lane"].split()[0] == e["lane"].split()[0] and m["begin"] < e["begin"] < m["end"]}
-        print(len(moves), len(beside) > 0)  # a device that a busy machine keeps waiting may compute before or after
+        print(len(moves), len(beside) > 0)
         """,
         tmp_path,
         env={"DTORCH_NODE_SHARED": "0", "DTORCH_NODE_CHUNK": "16384"},
     )
     assert out.returncode == 0, out.stderr
-    assert out.stdout.split() == ["2", "True"], out.stdout
+    assert out.stdout.split() == ["10", "True"], out.stdout
 
 
 def test_a_node_lost_in_the_middle_of_chunks_is_named(tmp_path):
