@@ -78,6 +78,7 @@ static struct {
     command *first, **last;
     _Atomic uint32_t bell;
     _Atomic bool asleep;
+    int64_t crowd; /* processes here for each core */
     /* the progress thread's own */
     flight *flights;
     announced *early;
@@ -671,6 +672,7 @@ static bool begin(void) {
     /* where the kernel restricts reading to declared processes; the rights of users still count */
     if (may_share() && dt_net_local_size() > 1) prctl(PR_SET_PTRACER, PR_SET_PTRACER_ANY, 0, 0, 0);
 #endif
+    net.crowd = (dt_net_local_size() + dt_cpu_cores() - 1) / dt_cpu_cores();
     net.hello_left = net.ready_left = net.size - 1;
     net.all_read = true;
     if (net.rank == 0) return true;
@@ -680,15 +682,16 @@ static bool begin(void) {
     return c != NULL;
 }
 
-/* Longer where more processes than cores poll: they would keep each other from working. */
+/* Longer the longer nothing happened: whom a message is for may be computing, on the same cores. And where more processes than cores poll, who would
+ * keep each other from working. */
 static int64_t nap(uint64_t idle_us) {
-    int64_t crowd = (dt_net_local_size() + dt_cpu_cores() - 1) / dt_cpu_cores();
-    return crowd * (net.flights || net.wanted ? 20 : idle_us < 2000 ? 20 : idle_us < 1000000 ? 100 : 1000);
+    bool waits = net.flights || net.wanted || dt_streams_active();
+    return net.crowd * (idle_us < 500 ? 20 : idle_us < 2000 ? 50 : waits || idle_us < 1000000 ? 100 : 1000);
 }
 
 /* While chunks are under way the thread gives its turn away rather than sleep: MPI moves data only while it is called. */
 static void rest(uint32_t bell, uint64_t idle_us) {
-    if (dt_streams_active() && idle_us < SPIN_US && dt_net_local_size() <= dt_cpu_cores()) {
+    if (dt_streams_active() && idle_us < SPIN_US && net.crowd == 1) {
         sched_yield();
         return;
     }
