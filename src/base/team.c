@@ -1,4 +1,10 @@
-/* Thread teams. See team.h. A run is announced by a new generation number; helpers wait for it on a futex. */
+/* Thread teams. See team.h.
+ *
+ * A run is announced by a new generation number and an open gate. Helpers that see it in time join, by one count at the gate; the caller
+ * closes the gate when no task is left to begin, and waits for those who joined. So nobody waits for a helper that is still being woken, which
+ * takes longer than many a kernel. Whoever waits, helper or caller, looks for a while before it sleeps on a futex: programs run one kernel after
+ * the other. A look that was in vain makes the next one shorter, one that was not makes it longer; so a program that leaves its helpers alone, or
+ * a machine that has no core to spare, pays little for it. */
 #include "base/team.h"
 
 #include <pthread.h>
@@ -8,56 +14,123 @@
 #include "base/arena.h"
 #include "base/ring.h"
 
+enum { LOOKS_MOST = 2048, LOOKS_LEAST = 32, LINE = 64 }; /* a look is a pause, 15 to 50 ns */
+
+/* A member's own tasks: [next, end). */
+typedef struct share {
+    _Atomic int64_t next;
+    int64_t end;
+    char pad[LINE - 16];
+} share;
+typedef struct helper {
+    dt_team *team;
+    int number; /* 1 … size - 1 */
+    pthread_t thread;
+} helper;
+
 struct dt_team {
     int size, started;
     _Atomic int limit;
-    pthread_t *threads;
+    helper *helpers;
+    share *shares;
+    void *shares_block;
+    /* the run */
     dt_task_fn fn;
     void *arg;
-    int64_t n_tasks;
-    _Alignas(64) _Atomic int64_t next;
-    _Alignas(64) _Atomic uint32_t generation; /* helpers wait for it to change */
-    _Alignas(64) _Atomic uint32_t busy;       /* helpers still inside the current run */
-    _Atomic int places;                       /* helpers that may still join it: the limit, less the caller */
+    int members; /* shares of this run, and threads that may work on it */
+    int owners;  /* shares that are not empty */
+    int looks;   /* the caller's */
+    char pad0[LINE];
+    _Atomic uint64_t gate; /* generation << 32 | closed << 31 | helpers that joined */
+    char pad1[LINE];
+    _Atomic uint32_t generation; /* helpers wait for it to change */
+    _Atomic uint32_t asleep;     /* of the helpers */
+    char pad2[LINE];
+    _Atomic uint32_t left; /* helpers that joined this run and are through */
+    _Atomic uint32_t caller_sleeps;
     _Atomic bool stop;
     char name[16];
 };
+static const uint64_t CLOSED = (uint64_t)1 << 31;
 
-static void work(dt_team *t) {
-    for (;;) {
-        int64_t i = atomic_fetch_add_explicit(&t->next, 1, memory_order_relaxed);
-        if (i >= t->n_tasks) return;
-        t->fn(t->arg, i);
+static inline void look(void) {
+#if defined(__x86_64__)
+    __builtin_ia32_pause();
+#endif
+}
+
+static int adapt(int looks, bool seen) {
+    if (seen) return looks * 2 > LOOKS_MOST ? LOOKS_MOST : looks * 2;
+    return looks / 2 < LOOKS_LEAST ? LOOKS_LEAST : looks / 2;
+}
+
+static void work(dt_team *t, int member) {
+    for (int k = 0; k < t->owners; k++) {
+        share *s = &t->shares[(member + k) % t->owners];
+        while (atomic_load_explicit(&s->next, memory_order_relaxed) < s->end) {
+            int64_t i = atomic_fetch_add_explicit(&s->next, 1, memory_order_relaxed);
+            if (i >= s->end) break;
+            t->fn(t->arg, i);
+        }
     }
 }
 
+/* Until the generation is no longer `seen`. */
+static uint32_t await_run(dt_team *t, uint32_t seen, int *looks) {
+    uint32_t g;
+    for (int i = 0; i < *looks; i++, look())
+        if ((g = atomic_load_explicit(&t->generation, memory_order_acquire)) != seen) {
+            *looks = adapt(*looks, true);
+            return g;
+        }
+    *looks = adapt(*looks, false);
+    atomic_fetch_add(&t->asleep, 1);
+    while ((g = atomic_load(&t->generation)) == seen) dt_futex_wait(&t->generation, seen, -1);
+    atomic_fetch_sub(&t->asleep, 1);
+    return g;
+}
+
+/* Into run g, if it is still open. */
+static bool join(dt_team *t, uint32_t g) {
+    uint64_t at = atomic_load_explicit(&t->gate, memory_order_relaxed);
+    while (at >> 32 == g && !(at & CLOSED))
+        if (atomic_compare_exchange_weak_explicit(&t->gate, &at, at + 1, memory_order_acquire, memory_order_relaxed)) return true;
+    return false;
+}
+
 static void *helper_main(void *p) {
-    dt_team *t = p;
+    helper *h = p;
+    dt_team *t = h->team;
     uint32_t seen = 0;
+    int looks = LOOKS_LEAST;
     pthread_setname_np(pthread_self(), t->name);
     for (;;) {
-        uint32_t g;
-        while ((g = atomic_load_explicit(&t->generation, memory_order_acquire)) == seen) dt_futex_wait(&t->generation, seen, -1);
-        seen = g;
+        seen = await_run(t, seen, &looks);
         if (atomic_load(&t->stop)) return NULL;
-        if (atomic_fetch_sub_explicit(&t->places, 1, memory_order_relaxed) > 0) work(t);
-        if (atomic_fetch_sub_explicit(&t->busy, 1, memory_order_acq_rel) == 1) dt_futex_wake(&t->busy, 1);
+        if (h->number >= atomic_load_explicit(&t->limit, memory_order_relaxed) || !join(t, seen)) continue;
+        if (h->number < t->members) work(t, h->number);
+        atomic_fetch_add(&t->left, 1);
+        if (atomic_load(&t->caller_sleeps)) dt_futex_wake(&t->left, 1);
     }
 }
 
 dt_status dt_team_new(int size, const char *name, dt_team **out) {
-    dt_team *t = dt_calloc(1, sizeof *t + 64);
+    dt_team *t = dt_calloc(1, sizeof *t);
     if (!t) return dt_fail(DT_E_NOMEM, "thread team: out of host memory");
     t->size = size < 1 ? 1 : size;
     t->limit = t->size;
+    t->looks = LOOKS_LEAST;
     snprintf(t->name, sizeof t->name, "%s", name);
-    t->threads = dt_calloc((size_t)t->size, sizeof *t->threads);
-    if (!t->threads) {
-        dt_free(t);
+    t->helpers = dt_calloc((size_t)t->size, sizeof *t->helpers);
+    t->shares_block = dt_calloc((size_t)t->size + 1, sizeof(share));
+    if (!t->helpers || !t->shares_block) {
+        dt_team_free(t);
         return dt_fail(DT_E_NOMEM, "thread team: out of host memory");
     }
+    t->shares = (share *)(((uintptr_t)t->shares_block + LINE - 1) / LINE * LINE);
     for (int i = 1; i < t->size; i++) {
-        if (pthread_create(&t->threads[i], NULL, helper_main, t)) break; /* fewer helpers: slower, not wrong */
+        t->helpers[i] = (helper){.team = t, .number = i};
+        if (pthread_create(&t->helpers[i].thread, NULL, helper_main, &t->helpers[i])) break; /* fewer helpers: slower, not wrong */
         t->started++;
     }
     *out = t;
@@ -69,8 +142,9 @@ void dt_team_free(dt_team *t) {
     atomic_store(&t->stop, true);
     atomic_fetch_add(&t->generation, 1);
     dt_futex_wake(&t->generation, t->size);
-    for (int i = 1; i <= t->started; i++) pthread_join(t->threads[i], NULL);
-    dt_free(t->threads);
+    for (int i = 1; i <= t->started; i++) pthread_join(t->helpers[i].thread, NULL);
+    dt_free(t->helpers);
+    dt_free(t->shares_block);
     dt_free(t);
 }
 
@@ -78,19 +152,43 @@ int dt_team_size(const dt_team *t) { return t ? atomic_load_explicit(&t->limit, 
 
 void dt_team_limit(dt_team *t, int size) { atomic_store(&t->limit, size < 1 ? 1 : size > t->size ? t->size : size); }
 
-void dt_team_run(dt_team *t, dt_task_fn fn, void *arg, int64_t n_tasks) {
-    if (n_tasks <= 1 || !t || t->started == 0 || atomic_load_explicit(&t->limit, memory_order_relaxed) <= 1) {
+/* Until `joined` helpers are through. */
+static void await_helpers(dt_team *t, uint32_t joined) {
+    for (int i = 0; i < t->looks; i++, look())
+        if (atomic_load_explicit(&t->left, memory_order_acquire) == joined) {
+            t->looks = adapt(t->looks, true);
+            return;
+        }
+    t->looks = adapt(t->looks, false);
+    atomic_store(&t->caller_sleeps, 1);
+    for (uint32_t n; (n = atomic_load(&t->left)) != joined;) dt_futex_wait(&t->left, n, -1);
+    atomic_store(&t->caller_sleeps, 0);
+}
+
+static void run(dt_team *t, dt_task_fn fn, void *arg, int64_t n_tasks, bool in_order) {
+    int members = t ? atomic_load_explicit(&t->limit, memory_order_relaxed) : 1;
+    if (t && members > t->started + 1) members = t->started + 1;
+    if (n_tasks <= 1 || members <= 1) {
         for (int64_t i = 0; i < n_tasks; i++) fn(arg, i);
         return;
     }
     t->fn = fn;
     t->arg = arg;
-    t->n_tasks = n_tasks;
-    atomic_store_explicit(&t->next, 0, memory_order_relaxed);
-    atomic_store_explicit(&t->places, atomic_load_explicit(&t->limit, memory_order_relaxed) - 1, memory_order_relaxed);
-    atomic_store_explicit(&t->busy, (uint32_t)t->started, memory_order_relaxed);
-    atomic_fetch_add_explicit(&t->generation, 1, memory_order_release);
-    dt_futex_wake(&t->generation, (int)t->started);
-    work(t);
-    for (uint32_t b; (b = atomic_load_explicit(&t->busy, memory_order_acquire)) != 0;) dt_futex_wait(&t->busy, b, -1);
+    t->members = members;
+    t->owners = in_order ? 1 : members;
+    for (int m = 0; m < t->owners; m++) {
+        atomic_store_explicit(&t->shares[m].next, n_tasks / t->owners * m + n_tasks % t->owners * m / t->owners, memory_order_relaxed);
+        t->shares[m].end = n_tasks / t->owners * (m + 1) + n_tasks % t->owners * (m + 1) / t->owners;
+    }
+    atomic_store_explicit(&t->left, 0, memory_order_relaxed);
+    uint32_t g = atomic_load_explicit(&t->generation, memory_order_relaxed) + 1;
+    atomic_store_explicit(&t->gate, (uint64_t)g << 32, memory_order_release);
+    atomic_store(&t->generation, g);
+    if (atomic_load(&t->asleep)) dt_futex_wake(&t->generation, t->started);
+    work(t, 0);
+    uint32_t joined = (uint32_t)(atomic_fetch_or_explicit(&t->gate, CLOSED, memory_order_acq_rel) & (CLOSED - 1));
+    await_helpers(t, joined);
 }
+
+void dt_team_run(dt_team *t, dt_task_fn fn, void *arg, int64_t n_tasks) { run(t, fn, arg, n_tasks, false); }
+void dt_team_run_in_order(dt_team *t, dt_task_fn fn, void *arg, int64_t n_tasks) { run(t, fn, arg, n_tasks, true); }

@@ -1,7 +1,9 @@
 /* base/team: every task once, whatever the size; runs one after the other; limits. */
 #include "test.h"
 
+#include <sched.h>
 #include <stdatomic.h>
+#include <unistd.h>
 
 #include "base/team.h"
 
@@ -63,4 +65,47 @@ TEST(a_team_that_never_ran_can_be_freed) {
     REQUIRE_OK(dt_team_new(4, "test", &team));
     dt_team_free(team);
     dt_team_free(NULL);
+}
+
+/* A task that waits for the one before it: there is no standstill, whatever the size. */
+typedef struct chain {
+    _Atomic int64_t done;
+    int64_t order[TASKS];
+} chain;
+
+static void link_up(void *arg, int64_t i) {
+    chain *c = arg;
+    while (atomic_load_explicit(&c->done, memory_order_acquire) < i) sched_yield();
+    c->order[i] = i;
+    atomic_fetch_add_explicit(&c->done, 1, memory_order_acq_rel);
+}
+
+TEST(tasks_in_order_may_wait_for_earlier_ones) {
+    for (int size = 1; size <= 5; size++) {
+        dt_team *team = NULL;
+        REQUIRE_OK(dt_team_new(size, "test", &team));
+        for (int run = 0; run < 20; run++) {
+            chain *c = calloc(1, sizeof *c);
+            dt_team_run_in_order(team, link_up, c, TASKS);
+            CHECK_INT(c->done, TASKS);
+            CHECK_INT(c->order[TASKS - 1], TASKS - 1);
+            free(c);
+        }
+        dt_team_free(team);
+    }
+}
+
+/* Limits change between runs, while helpers sleep or look for the next run. */
+TEST(limits_change_between_runs) {
+    dt_team *team = NULL;
+    REQUIRE_OK(dt_team_new(4, "test", &team));
+    record *r = calloc(1, sizeof *r);
+    for (int run = 1; run <= 200; run++) {
+        dt_team_limit(team, 1 + run % 4);
+        dt_team_run(team, mark, r, 1 + run % 7);
+        CHECK_INT(r->plain, run);
+        if (run % 50 == 0) usleep(2000);
+    }
+    free(r);
+    dt_team_free(team);
 }

@@ -211,7 +211,7 @@ dt_status DT_ISA_FN(rnn_layer)(const dt_kctx *c) {
     if (s.d.direct)
         direct_forward(&j, in[0].dtype, c->team);
     else
-        dt_team_run(c->team, task, &j, s.packs + s.d.steps * (s.tasks_a + s.tasks_b));
+        dt_team_run_in_order(c->team, task, &j, s.packs + s.d.steps * (s.tasks_a + s.tasks_b));
     return DT_OK;
 }
 
@@ -240,6 +240,6 @@ dt_status DT_ISA_FN(rnn_layer_backward)(const dt_kctx *c) {
     if (s.d.direct)
         direct_backward(&j, in[0].dtype, c->team);
     else
-        dt_team_run(c->team, task, &j, s.packs + s.d.steps * (s.tasks_a + s.tasks_b) + s.tasks_a);
+        dt_team_run_in_order(c->team, task, &j, s.packs + s.d.steps * (s.tasks_a + s.tasks_b) + s.tasks_a);
     return DT_OK;
 }
