@@ -20,7 +20,7 @@
 #include "ops/attention.h"
 #include "ops/random.h"
 
-enum { ATT_BC = 64, ATT_BR = 48, ATT_MAX_GROUP = 64 };
+enum { ATT_BC = 64, ATT_BR = 48, ATT_MAX_GROUP = 64, ATT_BEHIND = 8 };
 #define LOG2E 1.4426950408889634074
 
 typedef struct att {
@@ -152,6 +152,7 @@ static inline double hmax_f64(__m256d v) {
 #define NATIVE DT_float32
 #define INT int32_t
 #define SUF _f32
+#define TURN to_lanes_ld
 #define LOAD(dtype, src, stride, n, dst) DT_ISA_FN(load_f32)(dtype, src, stride, n, dst)
 #define STORE(dtype, src, n, dst) DT_ISA_FN(store_f32)(dtype, src, n, dst)
 #define LOG2(x) log2f(x)
@@ -167,6 +168,7 @@ static inline double hmax_f64(__m256d v) {
 #undef NATIVE
 #undef INT
 #undef SUF
+#undef TURN
 #undef LOAD
 #undef STORE
 #undef LOG2
@@ -240,8 +242,10 @@ static att describe(const dt_kctx *c, int at, const dt_view *like, const dt_geom
 
 static dt_status forward(const dt_kctx *c, att *s) {
     if (s->heads == 0 || s->L == 0) return DT_OK;
-    int64_t widest = s->D > s->E ? s->D : s->E, fit = 16384 / (widest + 1) / 12 * 12;
-    s->rows_a_task = fit > 252 ? 252 : fit < 12 ? 12 : fit;
+    int64_t widest = s->D > s->E ? s->D : s->E, fit = 17280 / (widest + 1) / 12 * 12;
+    s->rows_a_task = fit > 264 ? 264 : fit < 12 ? 12 : fit;
+    int64_t tiles = (s->L + s->rows_a_task - 1) / s->rows_a_task; /* of one height: each turns all keys that it sees */
+    s->rows_a_task = ((s->L + tiles - 1) / tiles + 11) / 12 * 12;
     while (s->rows_a_task > 48 && s->heads * ((s->L + s->rows_a_task - 1) / s->rows_a_task) < 16) s->rows_a_task = (s->rows_a_task / 2 + 11) / 12 * 12;
     dt_team_run(c->team, forward_task, s, s->heads * ((s->L + s->rows_a_task - 1) / s->rows_a_task));
     return DT_OK;

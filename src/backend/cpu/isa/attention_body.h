@@ -1,5 +1,8 @@
 /* The template behind attention.c, for T = float (SUF _f32) and T = double (SUF _f64). What the two passes do is told there. */
 #include "backend/cpu/isa/micro.h"
+#ifdef TURN
+#include "backend/cpu/isa/transpose.h"
+#endif
 
 #define CAT2_(a, b) a##b
 #define CAT2(a, b) CAT2_(a, b)
@@ -9,7 +12,7 @@
 
 typedef INT OF(ivec) __attribute__((vector_size(MICRO_BYTES)));
 
-/* 2^x for x <= 0, exactly 0 below the range, NaN for NaN: 2^n by the exponent bits, 2^f by a polynomial (f in [-1/2, 1/2]). */
+/* 2^x for x up to ATT_BEHIND, exactly 0 below the range, NaN for NaN: 2^n by the exponent bits, 2^f by a polynomial (f in [-1/2, 1/2]). */
 static inline V OF(exp2_vec)(V x) {
     static const T coef[] = {EXP2_COEF};
     V low = (V){0} + EXP2_MIN, c = MAX(low, x), p = (V){0} + (T)EXP2_TOP;
@@ -46,14 +49,18 @@ static void OF(load_rows)(const att *s, const dt_view *v, int64_t at, int64_t ro
 /* Rows of a matrix (at most ATT_BC), transposed: dst[c * ATT_BC + r], zero-padded to ATT_BC columns. */
 static void OF(load_transposed)(const dt_view *v, int64_t at, int64_t rows, int64_t cols, T *dst) {
     int64_t rs = v->stride[v->ndim - 2], cs = v->stride[v->ndim - 1];
+#ifdef TURN
+    for (int64_t r0 = 0; v->dtype == NATIVE && cs == 1 && r0 < ATT_BC; r0 += LANES) { /* in registers */
+        int64_t n = rows - r0 < 0 ? 0 : rows - r0 < LANES ? rows - r0 : LANES;
+        TURN((const T *)v->data + at + (n ? r0 * rs : 0), rs, n, cols, n ? (n - 1) * rs + cols : 0, dst + r0, ATT_BC);
+    }
+    if (v->dtype == NATIVE && cs == 1) return;
+#endif
     T line[16 * 16];
     for (int64_t c0 = 0; c0 < cols; c0 += 16) {
         int64_t nc = cols - c0 < 16 ? cols - c0 : 16;
         for (int64_t r0 = 0; r0 < ATT_BC; r0 += 16) {
-            const T *direct = v->dtype == NATIVE && cs == 1 && nc == 16 && r0 + 16 <= rows ? (const T *)v->data + at + r0 * rs + c0 : NULL;
-            for (int64_t r = 0; direct && r < 16; r++)
-                for (int64_t c = 0; c < 16; c++) line[r * 16 + c] = direct[r * rs + c];
-            for (int64_t r = 0; !direct && r < 16; r++) {
+            for (int64_t r = 0; r < 16; r++) {
                 if (r0 + r < rows)
                     LOAD(v->dtype, (const char *)v->data + (size_t)(at + (r0 + r) * rs + c0 * cs) * dt_dtype_size(v->dtype), cs, nc, line + r * 16);
                 else
@@ -84,25 +91,27 @@ static void OF(mask_row)(const att *s, int64_t mask_at, int64_t row, int64_t j0,
     for (int64_t j = cols; j < wide; j++) x[j] = -(T)INFINITY;
 }
 
-/* One row of scores (wide of them, whole vectors) to weights; the running maximum, sum and output row follow. */
+/* One row of scores (wide of them, whole vectors) to weights; sum and output row follow. Weights are 2^(score - *max), where *max is a maximum that was
+ * met before, not always the last: it follows when it has fallen behind by ATT_BEHIND, so that few blocks scale the output row again. */
 static inline void OF(softmax_row)(T *x, int64_t wide, T *max, V *sum, T *o, int64_t ep) {
     V top = *(const V *)x;
     for (int64_t j = LANES; j < wide; j += LANES) top = MAX(top, *(const V *)(x + j));
     T m = HMAX(top);
-    if (!(m > *max)) m = *max;
-    V base = (V){0} + (m == -(T)INFINITY ? 0 : m), total = {0};
+    if (DT_UNLIKELY(m > *max + ATT_BEHIND)) {
+        if (*max != -(T)INFINITY) {
+            V shrink = OF(exp2_vec)((V){0} + (*max - m));
+            *sum *= shrink;
+            for (int64_t j = 0; j < ep; j += LANES) *(V *)(o + j) *= shrink;
+        }
+        *max = m;
+    }
+    V base = (V){0} + (*max == -(T)INFINITY ? 0 : *max), total = {0};
     for (int64_t j = 0; j < wide; j += LANES) {
         V p = OF(exp2_vec)(*(const V *)(x + j) - base);
         *(V *)(x + j) = p;
         total += p;
     }
-    if (m != *max && *max != -(T)INFINITY) {
-        V shrink = OF(exp2_vec)((V){0} + (*max - m));
-        *sum *= shrink;
-        for (int64_t j = 0; j < ep; j += LANES) *(V *)(o + j) *= shrink;
-    }
     *sum += total;
-    *max = m;
 }
 
 static inline T *OF(lse_at)(const att *s, const att_at *b, int64_t row) { return (T *)s->lse.data + b->lse + row * s->lse.stride[s->lse.ndim - 1]; }
@@ -145,12 +154,18 @@ static void OF(forward_tile)(const att *s, const att_at *b, int64_t i0, int64_t 
         memset(o, 0, sizeof o);
         for (int64_t i = 0; i < rows; i++) max[i] = -(T)INFINITY, sum[i] = (V){0};
     }
+    bool in_place = s->v.dtype == NATIVE && ep == E && s->v.stride[s->v.ndim - 1] == 1 && s->v.stride[s->v.ndim - 2] == E; /* rows one after the other */
     int64_t end = s->causal ? s->d0 + i0 + rows : s->S;
     if (end > s->S) end = s->S;
     for (int64_t j0 = 0; j0 < end; j0 += ATT_BC) {
         int64_t nk = s->S - j0 < ATT_BC ? s->S - j0 : ATT_BC;
         OF(load_transposed)(&s->k, b->k + j0 * s->k.stride[s->k.ndim - 2], nk, D, kt);
-        OF(load_rows)(s, &s->v, b->v + j0 * s->v.stride[s->v.ndim - 2], nk, E, 1, vp, ep);
+        int64_t v_at = b->v + j0 * s->v.stride[s->v.ndim - 2];
+        const T *values = vp;
+        if (in_place)
+            values = (const T *)s->v.data + v_at;
+        else
+            OF(load_rows)(s, &s->v, v_at, nk, E, 1, vp, ep);
         int64_t first = s->causal ? j0 - s->d0 - i0 : 0; /* rows above see none of these keys */
         if (first < 0) first = 0;
         first -= first % MICRO_MR;
@@ -165,7 +180,7 @@ static void OF(forward_tile)(const att *s, const att_at *b, int64_t i0, int64_t 
                 OF(softmax_row)(x + r * ATT_BC, wide, &max[i + r], &sum[i + r], o + (i + r) * ep, ep);
                 if (s->dropout > 0) OF(drop_row)(s, b, i0 + i + r, j0, seen, x + r * ATT_BC);
             }
-            OF(micro_tile)(m, ep, seen, x, ATT_BC, 1, vp, ep, o + i * ep, ep, true);
+            OF(micro_tile)(m, ep, seen, x, ATT_BC, 1, values, ep, o + i * ep, ep, true);
         }
     }
     for (int64_t i = 0; i < rows; i++) {

@@ -1,11 +1,12 @@
 /* GEMM: one thread's product, and the split of a product among a team. See gemm.h.
  *
- * Our micro-kernels reach OpenBLAS's speed up to about 800^3 and beat it on small products, take any strides and convert 16-bit floats while they
- * pack (gemm_half.c); so OpenBLAS is asked only for what is large, one column wide, or one row by a B that does not lie along k (thin.h). k is never
- * cut among threads and the tiles depend on the problem alone, so a result does not depend on the team's size. Blocks live on the stack (at most
- * 300 KiB). */
+ * Our micro-kernels reach OpenBLAS's speed up to about 800^3 (with AVX-512, always) and beat it on small products, take any strides and convert 16-bit
+ * floats while they pack (gemm_half.c); so OpenBLAS is asked only for what is large, one column wide, or one row by a B that does not lie along k
+ * (thin.h). k is never cut among threads and an element's sum does not depend on the tile it is in (where OpenBLAS may be asked for a tile, tiles
+ * depend on the problem alone), so a result does not depend on the team's size. Blocks live on the stack (at most 300 KiB). */
 #include "backend/cpu/isa/gemm.h"
 
+#include <math.h>
 #include <string.h>
 #ifdef __F16C__
 #include <immintrin.h>
@@ -16,11 +17,17 @@
 #include "backend/cpu/isa/thin.h"
 #endif
 
-/* Multiplications from which OpenBLAS wins. Without vector instructions known at compile time it always does. */
-#ifdef __AVX2__
+/* Multiplications from which OpenBLAS wins: with AVX-512 none. Without vector instructions known at compile time it always does. Rows of a tile: a packed
+ * panel of B should serve many; where OpenBLAS may be asked for a tile, tiles must be the same for every team. */
+#if defined(__AVX512F__)
+#define GEMM_LARGE INFINITY
+#define GEMM_TALL(team) (dt_team_size(team) > 1 ? 516 : 1032)
+#elif defined(__AVX2__)
 #define GEMM_LARGE 5e8
+#define GEMM_TALL(team) 516
 #else
 #define GEMM_LARGE 3e4
+#define GEMM_TALL(team) 516
 #endif
 
 #define T float
@@ -223,7 +230,7 @@ void DT_ISA_FN(gemm_run)(dt_gemm *g, dt_team *team) {
     if (g->m < 16) one *= 16 / (double)g->m, goal *= 16 / (double)g->m; /* what is read counts, not what is multiplied */
     if (goal < 4e6) goal = 4e6;                                         /* multiplications a task: tens of microseconds at least */
     if (one > goal) {
-        int64_t parts = (g->m + 515) / 516; /* tall tiles: a packed panel of B serves many rows */
+        int64_t tall = GEMM_TALL(team), parts = (g->m + tall - 1) / tall; /* a packed panel of B serves many rows */
         s.mt = clamp(round_up((g->m + parts - 1) / parts, 12), 1, g->m);
         s.nt = clamp(round_up((int64_t)(goal / (k * (double)(s.mt < 16 ? 16 : s.mt))), 64), 64, round_up(g->n, 64));
         if (s.nt >= g->n) {

@@ -5,7 +5,11 @@
 #define CAT2(a, b) CAT2_(a, b)
 #define OF(name) CAT2(name, SUF)
 
+#ifdef __AVX512F__
+enum { OF(GEMM_KC) = 384 };
+#else
 enum { OF(GEMM_KC) = 256 };
+#endif
 
 #ifdef GEMM_LANES
 #include "backend/cpu/isa/transpose.h"
@@ -25,17 +29,62 @@ static void OF(pack)(int64_t k, int64_t n, const T *b, int64_t brs, int64_t bcs,
 static void OF(pack)(int64_t k, int64_t n, const T *b, int64_t brs, int64_t bcs, T *panel) { OF(micro_pack)(k, n, b, brs, bcs, panel); }
 #endif
 
+/* What a panel will be packed from, fetched into the second cache level a part at a time: `across` runs of `along` elements, `step` apart. */
+typedef struct OF(source) {
+    const T *p; /* NULL: nothing comes */
+    int64_t step, along, across, i, j;
+} OF(source);
+enum { OF(LINE) = 64 / sizeof(T) };
+static inline void OF(fetch)(OF(source) * s, int64_t lines) {
+    if (!s->p) return;
+    for (; lines > 0 && s->j < s->across; lines--) {
+        __builtin_prefetch(s->p + s->j * s->step + s->i, 0, 2);
+        if ((s->i += OF(LINE)) < s->along) continue;
+        s->i = 0;
+        s->j++;
+    }
+}
+/* The same of the next rows of A, all of them. */
+static inline void OF(fetch_rows)(int64_t rows, int64_t k, const T *a, int64_t ars, int64_t acs) {
+    if (acs == 1)
+        for (int64_t r = 0; r < rows; r++)
+            for (int64_t p = 0; p < k; p += OF(LINE)) __builtin_prefetch(a + r * ars + p, 0, 2);
+    else if (ars == 1)
+        for (int64_t p = 0; p < k; p++) __builtin_prefetch(a + p * acs + rows - 1, 0, 2);
+}
+
+/* C (m, n) (+)= A (m, k) panel, and while that is multiplied, what comes next is fetched: A's and C's next rows, the next panel's source. Where A's columns
+ * lie a multiple of a page apart, all elements of a row are in one set of the cache, and fetching early would only drive out. */
+static void OF(panel_rows)(int64_t m, int64_t n, int64_t k, const T *a, int64_t ars, int64_t acs, const T *panel, T *c, int64_t ldc, bool add,
+                           OF(source) next) {
+    bool fetch = k >= 96, fetch_a = ars != 1 || acs * (int64_t)sizeof(T) % 4096 != 0;
+    int64_t part = OF(MICRO_NR) * k / OF(LINE) * MICRO_MR / m + 1;
+    for (int64_t i = 0; i < m; i += MICRO_MR) {
+        int64_t rows = m - i < MICRO_MR ? m - i : MICRO_MR, left = m - i - rows, after = left < MICRO_MR ? left : MICRO_MR;
+        if (fetch && after > 0) {
+            for (int64_t r = i + rows; r < i + rows + after; r++)
+                for (int64_t j = 0; j < n; j += OF(LINE)) __builtin_prefetch(c + r * ldc + j, 1, 3);
+            if (fetch_a) OF(fetch_rows)(after, k, a + (i + rows) * ars, ars, acs);
+        }
+        if (fetch) OF(fetch)(&next, part);
+        OF(micro_panel)(rows, n, k, a + i * ars, ars, acs, panel, OF(MICRO_NR), c + i * ldc, ldc, add);
+    }
+}
+
 static void OF(own)(int64_t m, int64_t n, int64_t k, T alpha, const T *a, int64_t ars, int64_t acs, const T *b, int64_t brs, int64_t bcs, T *c, int64_t ldc,
                     bool add) {
     T panel[OF(GEMM_KC) * OF(MICRO_NR)] __attribute__((aligned(64)));
-    for (int64_t p = 0; p < k; p += OF(GEMM_KC)) {
-        int64_t kc = k - p < OF(GEMM_KC) ? k - p : OF(GEMM_KC);
+    int64_t parts = (k + OF(GEMM_KC) - 1) / OF(GEMM_KC), each = k % 256 == 0 && k > OF(GEMM_KC) ? 256 : (k + parts - 1) / parts; /* k alone decides */
+    for (int64_t p = 0; p < k; p += each) {
+        int64_t kc = k - p < each ? k - p : each;
         for (int64_t j = 0; j < n; j += OF(MICRO_NR)) {
             int64_t nc = n - j < OF(MICRO_NR) ? n - j : OF(MICRO_NR);
             OF(pack)(kc, nc, b + p * brs + j * bcs, brs, bcs, panel);
             if (alpha != 1)
                 for (int64_t i = 0; i < kc * OF(MICRO_NR); i++) panel[i] *= alpha;
-            OF(micro_panel)(m, nc, kc, a + p * acs, ars, acs, panel, OF(MICRO_NR), c + j, ldc, add || p > 0);
+            OF(source) next = {NULL, brs == 1 ? bcs : brs, brs == 1 ? kc : OF(MICRO_NR), brs == 1 ? OF(MICRO_NR) : kc, 0, 0};
+            if ((brs == 1 || bcs == 1) && j + 2 * OF(MICRO_NR) <= n) next.p = b + p * brs + (j + OF(MICRO_NR)) * bcs;
+            OF(panel_rows)(m, nc, kc, a + p * acs, ars, acs, panel, c + j, ldc, add || p > 0, next);
         }
     }
 }
