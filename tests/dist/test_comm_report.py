@@ -62,7 +62,7 @@ def test_uneven_and_empty_shards_count_what_they_hold():
     line = init_device_mesh("cpu", (4,), mesh_dim_names=("x",))
     y, report = moved(distribute_tensor(dt.arange(5.0), line, [S(0)]), None, [R()])  # 2, 2, 1, 0
     assert report.bytes == 5 * 4 * 3 and y.tolist() == [0, 1, 2, 3, 4]
-    assert [report.per_device[dt.device("cpu", i)] for i in range(3)] == [24, 24, 12] and dt.device("cpu", 3) not in report.per_device
+    assert [report.per_device[d] for d in line.devices[:3]] == [24, 24, 12] and line.devices[3] not in report.per_device
 
 
 def test_between_meshes(mesh):

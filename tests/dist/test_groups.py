@@ -54,6 +54,7 @@ def test_any_to_any(dims, names, shape):
         np.testing.assert_array_equal(y.numpy(), want)
 
 
+@pytest.mark.one_process("all that meet over several nodes share an error")
 def test_a_group_meets_only_itself():
     """A failure on one device fails its group's results; the other groups' parts are there. (Few devices of one machine meet all together.)"""
     mesh = init_device_mesh("cpu", (9, 2), mesh_dim_names=("dp", "tp"))

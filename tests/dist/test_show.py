@@ -12,6 +12,7 @@ from dtorch.distributed._show import _held, sharding_text
 from dtorch.distributed.tensor.debug import CommDebugMode
 from dtorch.distributed.tensor.parallel import ColwiseParallel, RowwiseParallel, parallelize_module
 
+pytestmark = pytest.mark.one_process("the texts name the devices of one process")
 R, S, P = Replicate, Shard, Partial
 
 

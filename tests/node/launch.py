@@ -19,10 +19,19 @@ OPENMPI_ENV = {
     "OMPI_MCA_rmaps_base_oversubscribe": "1",
     "PRTE_MCA_rmaps_default_mapping_policy": ":oversubscribe",
 }
-needs_openmpi = pytest.mark.skipif(
-    not OPENMPI, reason="no Open MPI: neither in openmpi/ of this environment nor named by DTORCH_TEST_OPENMPI"
-)
+needs_openmpi = pytest.mark.skipif(not OPENMPI, reason="no Open MPI: neither in openmpi/ of this environment nor named by DTORCH_TEST_OPENMPI")
+
 LAUNCHERS = [MPIEXEC, pytest.param(OPENMPI, marks=needs_openmpi)]
+
+
+def launcher(mpi):
+    """The mpiexec of "mpich" or "openmpi"; skips the test that asks where there is none."""
+    found = {"mpich": MPIEXEC, "openmpi": OPENMPI}[mpi]
+    return found or pytest.skip(f"no {mpi}")
+
+
+# pytest on node 0; the others serve it from the first line, whether or not a test file imports dtorch itself
+PYTEST = ["-c", "import sys, dtorch, pytest; sys.exit(pytest.main(sys.argv[1:]))", "-o", "addopts=--import-mode=importlib", "-p", "no:cacheprovider", "-q"]
 
 
 def environment(mpiexec, env=None):

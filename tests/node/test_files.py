@@ -6,7 +6,9 @@ import sys
 import pytest
 
 sys.path.insert(0, os.path.dirname(os.path.abspath(__file__)))
-from test_nodes import LAUNCHERS, program, pytestmark  # noqa: E402, F401
+from launch import LAUNCHERS, MPIEXEC, program  # noqa: E402
+
+pytestmark = pytest.mark.skipif(MPIEXEC is None, reason="no mpiexec")
 
 both = pytest.mark.parametrize("mpiexec", LAUNCHERS, ids=["default", "openmpi"])
 

@@ -10,55 +10,53 @@ import textwrap
 import pytest
 
 sys.path.insert(0, os.path.dirname(os.path.abspath(__file__)))
-from launch import BIN, LAUNCHERS, MPIEXEC, ROOT, environment, launch, program
+from launch import BIN, MPIEXEC, PYTEST, ROOT, environment, launch, launcher, program
 
 pytestmark = pytest.mark.skipif(MPIEXEC is None, reason="no mpiexec")
 
 
-def passes(nodes, tests, select="", mpiexec=MPIEXEC):
-    """A file of tests/dist with its program on node 0 of `nodes`; what it prints is pytest's."""
-    out = launch(nodes, "-m", "pytest", "-x", "--color=no", os.path.join(ROOT, "tests", "dist", tests), "-k", select, mpiexec=mpiexec)
+def passes(nodes, tests, mpiexec, select="", share=""):
+    """Files of tests/dist with their program on node 0 of `nodes`; what it prints is pytest's."""
+    paths = [os.path.join(ROOT, "tests", "dist", t) for t in tests]
+    env = {"DTORCH_TEST_SHARE": share} if share else {}
+    out = launch(nodes, *PYTEST, "-x", "--color=no", *paths, "-k", select, mpiexec=mpiexec, env=env)
     assert out.returncode == 0 and " passed" in out.stdout and "failed" not in out.stdout, out.stdout[-2000:] + out.stderr[-2000:]
 
 
-@pytest.mark.parametrize("mpiexec", LAUNCHERS, ids=["default", "openmpi"])
-@pytest.mark.parametrize(
-    ("nodes", "tests", "select"),
-    [
-        (2, "test_random_programs.py", "1"),
-        (4, "test_random_programs.py", "3"),
-        (4, "test_random_writes.py", "5"),
-        (2, "test_movement.py", "1 or 3"),
-    ],
-)
-def test_distributed_tensors_over_nodes(nodes, tests, select, mpiexec):
-    passes(nodes, tests, select, mpiexec)
+# Shares of everything in tests/dist but the mixes: another one for each MPI and number of ranks. All of it: tests/node/whole.py.
+SHARES = {(2, "mpich"): 0, (4, "mpich"): 11, (2, "openmpi"): 23, (4, "openmpi"): 37}
+SHARE_OF = 48
+DIST = sorted(f for f in os.listdir(os.path.join(ROOT, "tests", "dist")) if f.startswith("test_") and f != "test_any_mix.py")
 
 
-# Kinds of parallelism alone and mixed; all of them are in the slow test.
-SHARE = "test_mix and ((4x1x2x1x1 and llama) or (2x1x2x2x1-zero3 and llama) or (1x2x1x1x4 and moe) or (1x2x2x2x1 and moe))"
-
-
-@pytest.mark.parametrize("mpiexec", LAUNCHERS, ids=["default", "openmpi"])
+@pytest.mark.parametrize("mpi", ["mpich", "openmpi"])
 @pytest.mark.parametrize("nodes", [2, 4])
-def test_mixes_of_parallelism_over_nodes(nodes, mpiexec):
-    passes(nodes, "test_any_mix.py", SHARE, mpiexec)
+def test_a_share_of_the_distributed_core_over_nodes(nodes, mpi):
+    passes(nodes, DIST, launcher(mpi), share=f"{SHARES[nodes, mpi]}/{SHARE_OF}")
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize("mpiexec", LAUNCHERS, ids=["default", "openmpi"])
+# Kinds of parallelism alone and mixed.
+MIXES = {
+    (2, "mpich"): "(4x1x2x1x1 and llama) or (1x2x1x1x4 and moe)",
+    (4, "mpich"): "(2x1x2x2x1-zero3 and llama) or (1x2x2x2x1 and moe)",
+    (2, "openmpi"): "(2x1x1x1x4 and moe) or (1x4x1x2x1 and llama)",
+    (4, "openmpi"): "(2x1x2x2x1-zero2 and moe) or (2x2x2x1x1 and llama)",
+}
+
+
+@pytest.mark.parametrize("mpi", ["mpich", "openmpi"])
 @pytest.mark.parametrize("nodes", [2, 4])
-@pytest.mark.parametrize("tests", ["random_programs", "random_writes", "any_mix", "zero", "pipeline", "losses_and_reductions", "strided"])
-def test_training_over_nodes(nodes, tests, mpiexec):
-    passes(nodes, f"test_{tests}.py", "", mpiexec)
+def test_a_share_of_the_mixes_over_nodes(nodes, mpi):
+    passes(nodes, ["test_any_mix.py"], launcher(mpi), "test_mix and (" + MIXES[nodes, mpi] + ")")
 
 
 NODE = next(filter(None, (shutil.which("dtorch-node", path=p) for p in (BIN, os.path.join(ROOT, "build", "src")))), None)
 
 
 @pytest.mark.skipif(NODE is None, reason="no dtorch-node")
-@pytest.mark.parametrize("mpiexec", LAUNCHERS, ids=["default", "openmpi"])
-def test_nodes_without_python(tmp_path, mpiexec):
+@pytest.mark.parametrize("mpi", ["mpich", "openmpi"])
+def test_nodes_without_python(tmp_path, mpi):
+    mpiexec = launcher(mpi)
     path = tmp_path / "program.py"
     path.write_text(
         textwrap.dedent("""
