@@ -4,7 +4,8 @@
 #     sudo PYTHON=python MPIEXEC=mpiexec tests/cluster/netns.sh
 #
 # Needs root, ip (iproute2) and MPICH's launcher, whose agents this script starts in the namespaces (instead of by ssh) through a launcher
-# program that it writes. Exit status 77 (skipped) when something is missing; 0 when the training run over three "hosts" gives the losses of one process.
+# program that it writes. Exit status 77 (skipped) when something is missing; 0 when the training run over three "hosts" gives the losses of one process,
+# and the loss of a host that hangs or is cut off is told within 10 s.
 set -u
 ROOT=$(cd "$(dirname "$0")/../.." && pwd)
 PYTHON=${PYTHON:-python3}
@@ -58,4 +59,37 @@ sent=$(ip netns exec $P-2 cat /sys/class/net/eth0/statistics/tx_bytes 2> /dev/nu
 cat "$W/one" "$W/three"
 echo "exit $rc; host 2 sent ${sent:-?} bytes over its interface"
 [ $rc = 0 ] || { tail -5 "$W/err"; exit 1; }
-[ "$(cut -d' ' -f1-5 "$W/one")" = "$(cut -d' ' -f1-5 "$W/three")" ] && [ "$(cut -d' ' -f5- "$W/three")" = "599999 3" ] && [ "${sent:-0}" -gt 500000 ]
+[ "$(cut -d' ' -f1-5 "$W/one")" = "$(cut -d' ' -f1-5 "$W/three")" ] && [ "$(cut -d' ' -f5- "$W/three")" = "599999 3" ] && [ "${sent:-0}" -gt 500000 ] || exit 1
+
+# The second "host" is cut off: its link goes down, everything on it lives. Or it hangs: its process is stopped.
+# Node 0 must say so, with the node and the line, within 10 s; what runs on the host must end by itself.
+until_lost() {
+    timeout 60 $S "$MPIEXEC" -localhost 10.77.0.254 -launcher rsh -launcher-exec "$W/rsh" -hosts 10.77.0.1:1,10.77.0.2:1,10.77.0.3:1 -n 3 \
+        "$PYTHON" "$ROOT/tests/cluster/until_lost.py" > "$W/lost" 2> "$W/err" &
+    local run=$!
+    for _ in $(seq 600); do
+        grep -q running "$W/lost" && break
+        sleep 0.1
+    done
+    local rank
+    for rank in $(ip netns pids $P-2); do grep -q "until_lost.py" <(tr '\0' '\n' < /proc/"$rank"/cmdline | sed -n 2p) && break; done
+    if [ "$1" = cut ]; then $S ip link set $P.2 down; else kill -STOP "$rank"; fi
+    for _ in $(seq 200); do
+        grep -q "is lost" "$W/lost" && break
+        sleep 0.1
+    done
+    [ "$1" = cut ] || kill -CONT "$rank" # whoever stopped it wakes it
+    for _ in $(seq 150); do
+        kill -0 "$rank" 2> /dev/null || break
+        sleep 0.1
+    done
+    echo "$1: $(tail -1 "$W/lost"); $(kill -0 "$rank" 2> /dev/null && echo "its process LIVES" || echo "its process has ended")"
+    local said
+    said=$(grep "node 1 (host2) is lost" "$W/lost" | grep "until_lost.py:" | cut -d. -f1)
+    kill -0 "$rank" 2> /dev/null && said=
+    kill $run 2> /dev/null
+    wait $run 2> /dev/null
+    [ -n "$said" ] && [ "$said" -lt 10 ]
+}
+until_lost stop || { tail -5 "$W/err"; exit 1; }
+until_lost cut || { tail -5 "$W/err"; exit 1; }
