@@ -43,6 +43,7 @@ typedef struct segment {
     const dt_mesh *mesh;
     dt_graph *graph; /* NULL once dispatched */
     bool side, closing;
+    bool listed;     /* in can_run */
     bool after;      /* side: reads what meshes compute */
     bool arrives;    /* reads what other stages made, itself */
     bool staged;     /* reads what other meshes' segments made, unless these made it of nothing but plain values, as a slice of the data on the whole mesh */
@@ -180,6 +181,7 @@ static void await(segment *s) {
         }
         if (d) s->ready = fmax(s->ready, d->end);
     }
+    s->listed = true;
     insert(can_run, &n_can_run, s->id);
 }
 
@@ -478,11 +480,11 @@ static bool comes_later(const segment *s, double *from) {
     return is_pending(b);
 }
 
-/* Does an older stay on the mesh of s wait for other segments? */
-static bool older_waits(const segment *s) {
+/* Might an older stay on the mesh of s begin before `begin`? Not if it is known to be ready later only. */
+static bool older_waits(const segment *s, double begin) {
     for (uint32_t i = 0; i < n_heads && heads[i] < s->id; i++) {
         const segment *z = by_id(heads[i]);
-        if (z->mesh == s->mesh && z->cost > 0) return true;
+        if (z->mesh == s->mesh && z->cost > 0 && (!z->listed || z->ready < begin)) return true;
     }
     return false;
 }
@@ -506,7 +508,7 @@ static bool commit_next(bool force) {
         opened *at = known_of(s->mesh, &known);
         double begin = fmax(from, at->free);
         if (begin > at->free && !force) {
-            if ((after_gap && begin >= gap_begin) || (begin > held_from && older_waits(s)) || over_limit(s, at)) continue;
+            if ((after_gap && begin >= gap_begin) || (begin > held_from && older_waits(s, begin)) || over_limit(s, at)) continue;
             bool backward = s->closing || (s->staged && !limit_of(s->kind) && has_openers(s->mesh));
             if (backward && !nothing_fills_gap(s))
                 held_from = begin;
@@ -515,7 +517,7 @@ static bool commit_next(bool force) {
         } else if (!(sure && begin >= sure_begin) && !over_limit(s, at))
             sure = s, sure_begin = begin, sure_ready = from;
     }
-    if (after_gap && (gap_begin <= held_from || !older_waits(after_gap)) &&
+    if (after_gap && (gap_begin <= held_from || !older_waits(after_gap, gap_begin)) &&
         !(sure && (sure_begin < gap_begin || (sure_begin == gap_begin && sure->id < after_gap->id))))
         sure = after_gap, sure_ready = gap_ready;
     if (!sure && force) sure = first, sure_ready = first_ready;
