@@ -188,12 +188,12 @@ def test_pipeline_of_a_mesh():
         assert [max(1, h) for h in got.in_flight().values()] == [4, 3, 2, 1]
 
 
-@pytest.mark.parametrize(("again", "most"), [(False, 0.46), (True, 0.5)])
+@pytest.mark.parametrize(("again", "most"), [(False, 0.33), (True, 0.31)])
 def test_pipeline_of_a_tied_model(again, most):
     """A table on the first stage that the last one reads, and activations made again (or not): stages work beside each other all the same.
 
-    One stage after the other would idle for 0.75, equal stages in 1F1B for 0.27; here it is 0.44, and 0.49 with activations made again. Where the stream of
-    calls is cut decides: with other hashes of the same calls it was 0.40 to 0.47, and 0.48 to 0.49."""
+    One stage after the other would idle for 0.75, equal stages in 1F1B for 0.27; here, with the head on the last stage, it is 0.314, and 0.295 with
+    activations made again."""
     stages, micro = 4, 8
     with torch.simulate("a100-8x", devices=stages) as sim:
         mesh = torch.init_device_mesh("cuda", (stages, 1), mesh_dim_names=("pp", "dp"))
@@ -247,6 +247,32 @@ def test_two_processes_are_alike():
         for seed in (1, 7)
     ]
     assert said[0] == said[1] and "0x" in said[0]
+
+
+def test_pipeline_of_many_short_segments():
+    """Eight stages of ten checkpointed blocks: the window holds eight micro-batches of a thousand segments each (a short one made it 0.54 here)."""
+    stages, micro, layers = 8, 16, 80
+    with torch.simulate({**torch._simulate.load_hardware("h100-8x"), "memory": 0}, devices=stages) as sim:
+        mesh = torch.init_device_mesh("cuda", (stages,), mesh_dim_names=("pp",))
+        config = models.LlamaConfig(
+            vocab_size=512, hidden_size=2048, intermediate_size=7168, num_hidden_layers=layers, num_attention_heads=16
+        )
+        model = models.Llama(config)
+        for block in model.layers:
+            block.forward = lambda *args, _block=block: checkpoint(type(_block).forward, _block, *args, use_reentrant=False)
+        models.parallelize(model, mesh)
+        for _ in range(2):
+            sim.step()
+            for _ in range(micro):
+                a = models.distribute_batch(mesh, torch.randint(0, 512, (1, 2048)))
+                with torch.autocast("cuda", dtype=torch.bfloat16):
+                    loss = models.next_token_loss(model(a), a)
+                (loss / micro).backward()
+            sim.step()
+        for block in model.layers:
+            del block.forward  # a circle: later simulations would count its memory
+    theory = (stages - 1) / (micro + stages - 1)
+    assert sim.report().steps[-1].bubble == pytest.approx(theory, rel=0.1)
 
 
 def test_reads_are_waited_for():
