@@ -271,52 +271,50 @@ dt_status DT_ISA_FN(expert_mm_w)(const dt_kctx *c) {
 }
 
 /* ---- activations of the used rows ---------------------------------------------------------------------------------------------------------------- */
-#define ACTS(T, S)                                                                                                                     \
-    VM T gelu_t_##S(T x) { return M_TANH((T)0.79788456080286535588 * (x + (T)0.044715 * x * x * x)); }                                 \
-    VM T act_##S(int kind, T x) {                                                                                                      \
-        switch (kind) {                                                                                                                \
-        case DT_EXPERT_SILU: return x * M_SIGMOID(x);                                                                                  \
-        case DT_EXPERT_GELU: return x * M_PHI(x);                                                                                      \
-        case DT_EXPERT_GELU_TANH: return (T)0.5 * x * ((T)1 + gelu_t_##S(x));                                                          \
-        default: return (x > 0) | (x != x) ? x : (T)0;                                                                                 \
-        }                                                                                                                              \
-    }                                                                                                                                  \
-    VM T slope_##S(int kind, T x) {                                                                                                    \
-        T t;                                                                                                                           \
-        switch (kind) {                                                                                                                \
-        case DT_EXPERT_SILU: t = M_SIGMOID(x); return t * ((T)1 + x * ((T)1 - t));                                                     \
-        case DT_EXPERT_GELU: return M_PHI(x) + x * M_EXP((T)-0.5 * x * x) * (T)0.39894228040143267794;                                 \
-        case DT_EXPERT_GELU_TANH:                                                                                                      \
-            t = gelu_t_##S(x);                                                                                                         \
-            return (T)0.5 * ((T)1 + t) + (T)0.5 * x * ((T)1 - t * t) * (T)0.79788456080286535588 * ((T)1 + (T)(3 * 0.044715) * x * x); \
-        default: return x <= 0 ? (T)0 : (T)1;                                                                                          \
-        }                                                                                                                              \
-    }                                                                                                                                  \
-    VM void blocks_##S(int kind, int what, const T *const *in, T *const *out, int64_t n) {                                             \
-        switch (what) { /* act(x), act'(x) g, act(x) u, and the gradients of that */                                                   \
-        case 0:                                                                                                                        \
-            for (int64_t i = 0; i < n; i++) out[0][i] = act_##S(kind, in[0][i]);                                                       \
-            break;                                                                                                                     \
-        case 1:                                                                                                                        \
-            for (int64_t i = 0; i < n; i++) out[0][i] = in[0][i] * slope_##S(kind, in[1][i]);                                          \
-            break;                                                                                                                     \
-        case 2:                                                                                                                        \
-            for (int64_t i = 0; i < n; i++) out[0][i] = act_##S(kind, in[0][i]) * in[1][i];                                            \
-            break;                                                                                                                     \
-        default:                                                                                                                       \
-            for (int64_t i = 0; i < n; i++) {                                                                                          \
-                out[0][i] = in[0][i] * in[2][i] * slope_##S(kind, in[1][i]);                                                           \
-                out[1][i] = in[0][i] * act_##S(kind, in[1][i]);                                                                        \
-            }                                                                                                                          \
-        }                                                                                                                              \
-    }                                                                                                                                  \
-    static void block_##S(int kind, int what, const T *const *in, T *const *out, int64_t n) { /* kind known: loops without branches */ \
-        switch (kind) {                                                                                                                \
-        case DT_EXPERT_SILU: blocks_##S(DT_EXPERT_SILU, what, in, out, n); break;                                                      \
-        case DT_EXPERT_GELU: blocks_##S(DT_EXPERT_GELU, what, in, out, n); break;                                                      \
-        case DT_EXPERT_GELU_TANH: blocks_##S(DT_EXPERT_GELU_TANH, what, in, out, n); break;                                            \
-        default: blocks_##S(DT_EXPERT_RELU, what, in, out, n);                                                                         \
-        }                                                                                                                              \
+#define ACTS(T, S)                                                                                                                                     \
+    VM T gelu_s_##S(T x) { return M_SIGMOID((T)1.59576912160573071176 * (x + (T)0.044715 * x * x * x)); }                                              \
+    VM T act_##S(int kind, T x) {                                                                                                                      \
+        switch (kind) {                                                                                                                                \
+        case DT_EXPERT_SILU: return x * M_SIGMOID(x);                                                                                                  \
+        case DT_EXPERT_GELU: return x * M_PHI(x);                                                                                                      \
+        case DT_EXPERT_GELU_TANH: return x * gelu_s_##S(x);                                                                                            \
+        default: return (x > 0) | (x != x) ? x : (T)0;                                                                                                 \
+        }                                                                                                                                              \
+    }                                                                                                                                                  \
+    VM T slope_##S(int kind, T x) {                                                                                                                    \
+        T t;                                                                                                                                           \
+        switch (kind) {                                                                                                                                \
+        case DT_EXPERT_SILU: t = M_SIGMOID(x); return t * ((T)1 + x * ((T)1 - t));                                                                     \
+        case DT_EXPERT_GELU: return M_PHI(x) + x * M_EXP((T)-0.5 * x * x) * (T)0.39894228040143267794;                                                 \
+        case DT_EXPERT_GELU_TANH: t = gelu_s_##S(x); return t + x * (t * ((T)1 - t)) * (T)1.59576912160573071176 * ((T)1 + (T)(3 * 0.044715) * x * x); \
+        default: return x <= 0 ? (T)0 : (T)1;                                                                                                          \
+        }                                                                                                                                              \
+    }                                                                                                                                                  \
+    VM void blocks_##S(int kind, int what, const T *const *in, T *const *out, int64_t n) {                                                             \
+        switch (what) { /* act(x), act'(x) g, act(x) u, and the gradients of that */                                                                   \
+        case 0:                                                                                                                                        \
+            for (int64_t i = 0; i < n; i++) out[0][i] = act_##S(kind, in[0][i]);                                                                       \
+            break;                                                                                                                                     \
+        case 1:                                                                                                                                        \
+            for (int64_t i = 0; i < n; i++) out[0][i] = in[0][i] * slope_##S(kind, in[1][i]);                                                          \
+            break;                                                                                                                                     \
+        case 2:                                                                                                                                        \
+            for (int64_t i = 0; i < n; i++) out[0][i] = act_##S(kind, in[0][i]) * in[1][i];                                                            \
+            break;                                                                                                                                     \
+        default:                                                                                                                                       \
+            for (int64_t i = 0; i < n; i++) {                                                                                                          \
+                out[0][i] = in[0][i] * in[2][i] * slope_##S(kind, in[1][i]);                                                                           \
+                out[1][i] = in[0][i] * act_##S(kind, in[1][i]);                                                                                        \
+            }                                                                                                                                          \
+        }                                                                                                                                              \
+    }                                                                                                                                                  \
+    static void block_##S(int kind, int what, const T *const *in, T *const *out, int64_t n) { /* kind known: loops without branches */                 \
+        switch (kind) {                                                                                                                                \
+        case DT_EXPERT_SILU: blocks_##S(DT_EXPERT_SILU, what, in, out, n); break;                                                                      \
+        case DT_EXPERT_GELU: blocks_##S(DT_EXPERT_GELU, what, in, out, n); break;                                                                      \
+        case DT_EXPERT_GELU_TANH: blocks_##S(DT_EXPERT_GELU_TANH, what, in, out, n); break;                                                            \
+        default: blocks_##S(DT_EXPERT_RELU, what, in, out, n);                                                                                         \
+        }                                                                                                                                              \
     }
 ACTS(float, f32)
 ACTS(double, f64)

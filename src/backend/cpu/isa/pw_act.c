@@ -15,13 +15,13 @@ PW_FLT2(tanh_backward, a *((T)1 - b * b))      /* b: the result */
 #define INV_SQRT_2PI ((T)0.39894228040143267794)
 PW_FLT1(gelu, a *M_PHI(a))
 PW_FLT2(gelu_backward, a *(M_PHI(b) + b * M_EXP((T)-0.5 * b * b) * INV_SQRT_2PI))
-#define GELU_K ((T)0.79788456080286535588) /* sqrt(2 / pi) */
+/* (1 + tanh u) / 2 = 1 / (1 + e^-2u): half the work, and nothing cancels where tanh is near -1. */
+#define GELU_2K ((T)1.59576912160573071176) /* 2 sqrt(2 / pi) */
 #define GELU_C ((T)0.044715)
-PW_FLT1(gelu_tanh, (T)0.5 * a * ((T)1 + M_TANH(GELU_K * (a + GELU_C * a * a * a))))
-#define GELU_T M_TANH(GELU_K *(b + GELU_C * b * b * b))
-#define GELU_TANH_GRAD(t) ((T)0.5 * ((T)1 + (t)) + (T)0.5 * b * ((T)1 - (t) * (t)) * GELU_K * ((T)1 + (T)3 * GELU_C * b * b))
-#define PW_GELU_TANH(name, suffix, T_, W_, O_, expr) PW_BODY(name, suffix, T_, W_, O_, PW_PTR2, PW_GET2; T t = GELU_T, expr)
-PW_OVER_FLT_R(PW_GELU_TANH, gelu_tanh_backward, a *GELU_TANH_GRAD(t))
+#define GELU_S(x) M_SIGMOID(GELU_2K *((x) + GELU_C * (x) * (x) * (x)))
+PW_FLT1(gelu_tanh, a *GELU_S(a))
+#define PW_GELU_TANH(name, suffix, T_, W_, O_, expr) PW_BODY(name, suffix, T_, W_, O_, PW_PTR2, PW_GET2; T s = GELU_S(b), expr)
+PW_OVER_FLT_R(PW_GELU_TANH, gelu_tanh_backward, a *(s + b * (s * ((T)1 - s)) * GELU_2K * ((T)1 + (T)3 * GELU_C * b * b)))
 
 PW_FLT1(silu, a *M_SIGMOID(a))
 #define PW_SIGM(name, suffix, T_, W_, O_, expr) PW_BODY(name, suffix, T_, W_, O_, PW_PTR2, PW_GET2; T s = M_SIGMOID(b), expr)
