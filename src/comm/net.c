@@ -85,7 +85,7 @@ static struct {
     dt_net_req *wanted;
     uint32_t next_tag;
     uint64_t last_heard[DT_NET_RANKS];
-    bool lost[DT_NET_RANKS], gone[DT_NET_RANKS], ended[DT_NET_RANKS]; /* given up; said goodbye; known to MPI to have failed */
+    _Atomic bool lost[DT_NET_RANKS], gone[DT_NET_RANKS], ended[DT_NET_RANKS]; /* given up; said goodbye; known to MPI to have failed */
     uint64_t sent_to[DT_NET_RANKS];                                   /* rank 0: messages to each; the others: see held */
     int tree[DT_NET_RANKS], n_tree;                                   /* rank 0: whom the last message along a tree went to, in order; with `lock` */
     uint64_t expected;                                                /* the number of rank 0's next message */
@@ -222,7 +222,7 @@ void dt_net_recv_bulk(dt_net_req *r, int from, uint64_t key, void *data, size_t 
 dt_status dt_net_wait(dt_net_req *r) {
     uint32_t s;
     while ((s = atomic_load_explicit(&r->state, memory_order_acquire)) == 0) dt_futex_wait(&r->state, 0, -1);
-    return s == 1 ? DT_OK : dt_fail(DT_E_NODE, "node %d (%s) is lost", r->peer, dt_net_host(r->peer));
+    return s == 1 ? DT_OK : dt_net_lost(r->peer, "");
 }
 
 void dt_net_stats_get(dt_net_stats *out) {
@@ -240,7 +240,7 @@ bool dt_net_shares(int rank) { return net.shares && rank >= 0 && rank < net.size
 dt_status dt_net_read(int rank, void *to, const dt_net_run *run, int n) {
     size_t bytes = dt_process_read(net.member[rank].pid, to, run, n);
     atomic_fetch_add(&net.read, bytes);
-    return bytes || !n ? DT_OK : dt_fail(DT_E_NODE, "node %d (%s) is lost: its memory cannot be read", rank, dt_net_host(rank));
+    return bytes || !n ? DT_OK : dt_net_lost(rank, ": its memory cannot be read");
 }
 
 static bool may_share(void) {
@@ -500,7 +500,7 @@ static void on_control(int from, const uint8_t *data, size_t bytes) {
     case K_BYE: net.gone[from] = true; break;
     case K_LOST:
         if (from == 0 && h.tag == (uint32_t)net.rank) lose(0, "it has given this node up");
-        if (from == 0 && h.tag < (uint32_t)net.size && h.tag != (uint32_t)net.rank) lose((int)h.tag, "node 0 lost it");
+        if ((from == 0 || net.rank == 0) && h.tag < (uint32_t)net.size && h.tag != (uint32_t)net.rank) lose((int)h.tag, "another node lost it");
         break;
     default: break;
     }
@@ -597,8 +597,15 @@ static void lose_below(int rank) {
 /* ---- heartbeats: nodes and rank 0 tell each other that they live ------------------------------------------------------------------------------ */
 static void lose(int rank, const char *why) {
     if (net.lost[rank] || net.gone[rank]) return;
-    command *word = net.rank == 0 ? message(rank, (header){K_LOST, (uint32_t)rank, 0, 0}, NULL, 0) : NULL;
-    if (word) post(word); /* should it live after all */
+    command *word = net.rank == 0 || net.ended[rank] ? message(net.rank ? 0 : rank, (header){K_LOST, (uint32_t)rank, 0, 0}, NULL, 0) : NULL;
+    if (word) post(word); /* to it, should it live after all; to node 0, which may not know yet */
+    if (dt_mpi_tolerant(&net.mpi) && !net.ended[rank] && same_host(rank)) { /* or the launcher would wait for it. Node 0 may be busy: it lives if it can */
+        dt_net_run probe = {net.member[rank].probe, sizeof net.value};
+        dt_process_end(net.member[rank].pid, &probe, net.member[rank].value, rank == 0);
+    }
+    char text[256];
+    snprintf(text, sizeof text, "node %d (%s) is lost: %s", rank, net.member[rank].host, why);
+    net.hooks.on_lost(net.hooks.ctx, rank, text); /* before anybody can hear of it by a request that fails */
     net.lost[rank] = true;
     for (dt_net_req **p = &net.wanted; *p;) {
         dt_net_req *r = *p;
@@ -615,13 +622,6 @@ static void lose(int rank, const char *why) {
             f->req = NULL;
         }
     dt_streams_lose(rank);
-    if (dt_mpi_tolerant(&net.mpi) && !net.ended[rank] && same_host(rank)) { /* or the launcher would wait for it. Node 0 may be busy: it lives if it can */
-        dt_net_run probe = {net.member[rank].probe, sizeof net.value};
-        dt_process_end(net.member[rank].pid, &probe, net.member[rank].value, rank == 0);
-    }
-    char text[256];
-    snprintf(text, sizeof text, "node %d (%s) is lost: %s", rank, net.member[rank].host, why);
-    net.hooks.on_lost(net.hooks.ctx, rank, text);
     if (net.rank != 0) return;
     lose_below(rank);
     for (int r = 1; r < net.size; r++) { /* others may wait for it in a collective */

@@ -15,7 +15,9 @@ typedef struct dt_progress_member { /* what all know of a process */
 } dt_progress_member;
 
 const dt_mpi *dt_progress_mpi(void);
-bool dt_progress_lost(int rank);
+bool dt_progress_lost(int rank); /* any thread */
+/* lost.c: E_NODE. Any thread but this one. */
+dt_status dt_net_lost(int rank, const char *how) DT_WUR;
 void dt_progress_bell(void); /* any thread: there is something new to do */
 /* A grant for a stream: see stream.c. */
 void dt_progress_grant(int to, uint32_t tag, uint64_t key, uint32_t lane, uint32_t chunks);
