@@ -86,10 +86,10 @@ static struct {
     uint32_t next_tag;
     uint64_t last_heard[DT_NET_RANKS];
     _Atomic bool lost[DT_NET_RANKS], gone[DT_NET_RANKS], ended[DT_NET_RANKS]; /* given up; said goodbye; known to MPI to have failed */
-    uint64_t sent_to[DT_NET_RANKS];                                   /* rank 0: messages to each; the others: see held */
-    int tree[DT_NET_RANKS], n_tree;                                   /* rank 0: whom the last message along a tree went to, in order; with `lock` */
-    uint64_t expected;                                                /* the number of rank 0's next message */
-    held *held;                                                       /* later ones that came first, by another way */
+    uint64_t sent_to[DT_NET_RANKS];                                           /* rank 0: messages to each; the others: see held */
+    int tree[DT_NET_RANKS], n_tree;                                           /* rank 0: whom the last message along a tree went to, in order; with `lock` */
+    uint64_t expected;                                                        /* the number of rank 0's next message */
+    held *held;                                                               /* later ones that came first, by another way */
     int hello_left, ready_left; /* rank 0: who has not said hello, and not said whether it can read its host's processes */
     bool all_read;
     uint64_t next_beat, silence_us; /* how long a node may be silent */
@@ -598,7 +598,7 @@ static void lose_below(int rank) {
 static void lose(int rank, const char *why) {
     if (net.lost[rank] || net.gone[rank]) return;
     command *word = net.rank == 0 || net.ended[rank] ? message(net.rank ? 0 : rank, (header){K_LOST, (uint32_t)rank, 0, 0}, NULL, 0) : NULL;
-    if (word) post(word); /* to it, should it live after all; to node 0, which may not know yet */
+    if (word) post(word);                                                   /* to it, should it live after all; to node 0, which may not know yet */
     if (dt_mpi_tolerant(&net.mpi) && !net.ended[rank] && same_host(rank)) { /* or the launcher would wait for it. Node 0 may be busy: it lives if it can */
         dt_net_run probe = {net.member[rank].probe, sizeof net.value};
         dt_process_end(net.member[rank].pid, &probe, net.member[rank].value, rank == 0);

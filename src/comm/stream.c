@@ -69,7 +69,7 @@ void dt_net_stream_open(dt_net_stream *s, uint32_t chunks) {
 dt_status dt_net_stream_wait(dt_net_stream *s) {
     uint32_t state;
     while ((state = atomic_load_explicit(&s->state, memory_order_acquire)) == 0) dt_futex_wait(&s->state, 0, -1);
-    return state == 1 ? DT_OK : dt_fail(DT_E_NODE, "node %d (%s) is lost", s->peer, dt_net_host(s->peer));
+    return state == 1 ? DT_OK : dt_net_lost(s->peer, "");
 }
 
 void dt_streams_stats(dt_net_stats *s) {

@@ -95,7 +95,7 @@ try:
     while True:
         (x + 1).sum().item()
 except dtorch.NodeLostError:
-    sys.exit({code})
+    sys.exit({code} if len(dtorch.devices()) < 3 else 99)  # who hears of a loss does not find the node among those that are left
 """,
         tmp_path,
         n=3,
