@@ -86,6 +86,7 @@ from dtorch import cpu as cpu
 from dtorch import cuda as cuda
 from dtorch._compose_reduce import cumulative_trapezoid as cumulative_trapezoid
 from dtorch._modes import default_dtype as default_dtype
+from dtorch._nodes import devices as devices
 from dtorch import distributed as distributed
 from dtorch._modes import enable_grad as enable_grad
 from dtorch._functional import equal as equal
