@@ -67,11 +67,12 @@ static dt_future *fetch(uint32_t id, const dt_meta *m) {
     dt_future *f;
     if (dt_hostbuf_new((size_t)m->numel * 4, &b) || dt_future_new(b, m, &f)) TEST_FAIL("%s", dt_error_message());
     dt_future_ref(f);
-    uint64_t *w = dt_ring_reserve(dt_engine_ring(), 4);
+    uint64_t *w = dt_ring_reserve(dt_engine_ring(), 6);
     w[0] = DT_REC_HEADER(DT_REC_FETCH, 0, 0);
     w[1] = id;
     w[2] = (uint64_t)(uintptr_t)f;
     w[3] = 0;
+    w[4] = w[5] = (uint64_t)-1; /* all rows */
     dt_ring_publish(dt_engine_ring());
     return f;
 }
