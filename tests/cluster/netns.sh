@@ -1,8 +1,10 @@
 #!/bin/bash
 # Three hosts on one machine: network namespaces joined by a bridge, one rank in each, MPI over TCP between them.
 #
-#     sudo PYTHON=python MPIEXEC=mpiexec tests/cluster/netns.sh
+#     sudo PYTHON=python MPIEXEC=mpiexec tests/cluster/netns.sh [--bench]
 #
+# A training run; then collectives over three ranks on three hosts and six ranks on three hosts, two of which share memory, which must give the bits of one
+# process. --bench: all-reduces beside MPI's own, and what each host sent.
 # Needs root, ip (iproute2) and MPICH's launcher, whose agents this script starts in the namespaces (instead of by ssh) through a launcher
 # program that it writes. Exit status 77 (skipped) when something is missing; 0 when the training run over three "hosts" gives the losses of one process,
 # and the loss of a host that hangs or is cut off is told within 10 s.
@@ -51,15 +53,31 @@ chmod +x "$W/rsh"
 # Shared memory would reach from one "host" to the others: MPI must use the network.
 export MPIR_CVAR_NOLOCAL=1 FI_PROVIDER=tcp UCX_TLS=tcp,self
 export PYTHONPATH=$ROOT/python${PYTHONPATH:+:$PYTHONPATH}
+H=10.77.0
+LAUNCH="$S $MPIEXEC -localhost $H.254 -launcher rsh -launcher-exec $W/rsh -hosts"
+sent() { ip netns exec $P-"$1" cat /sys/class/net/eth0/statistics/tx_bytes 2> /dev/null || ip netns exec $P-"$1" awk '/eth0/ { print $10 }' /proc/net/dev; }
+
 DTORCH_NODES=1 "$PYTHON" "$ROOT/tests/cluster/program.py" 3 > "$W/one" || exit 1
-timeout 120 $S "$MPIEXEC" -localhost 10.77.0.254 -launcher rsh -launcher-exec "$W/rsh" -hosts 10.77.0.1:1,10.77.0.2:1,10.77.0.3:1 -n 3 \
-    "$PYTHON" "$ROOT/tests/cluster/program.py" 3 > "$W/three" 2> "$W/err"
+timeout 120 $LAUNCH $H.1:1,$H.2:1,$H.3:1 -n 3 "$PYTHON" "$ROOT/tests/cluster/program.py" 3 > "$W/three" 2> "$W/err"
 rc=$?
-sent=$(ip netns exec $P-2 cat /sys/class/net/eth0/statistics/tx_bytes 2> /dev/null || ip -n $P-2 -s link show eth0 | tail -1 | cut -d' ' -f5)
+sent=$(sent 2)
 cat "$W/one" "$W/three"
 echo "exit $rc; host 2 sent ${sent:-?} bytes over its interface"
 [ $rc = 0 ] || { tail -5 "$W/err"; exit 1; }
 [ "$(cut -d' ' -f1-5 "$W/one")" = "$(cut -d' ' -f1-5 "$W/three")" ] && [ "$(cut -d' ' -f5- "$W/three")" = "599999 3" ] && [ "${sent:-0}" -gt 500000 ] || exit 1
+
+DTORCH_NODES=1 "$PYTHON" "$ROOT/tests/cluster/bits.py" 6 > "$W/one" || exit 1
+for each in 1 2; do
+    timeout 120 $LAUNCH $H.1:$each,$H.2:$each,$H.3:$each -n $((3 * each)) "$PYTHON" "$ROOT/tests/cluster/bits.py" 6 > "$W/three" 2> "$W/err" || { tail -5 "$W/err"; exit 1; }
+    cmp <(head -3 "$W/one") <(head -3 "$W/three") || exit 1
+    tail -1 "$W/three" | { read -r nodes _ received read; echo "$nodes ranks on 3 hosts: the bits of one process; rank 0 received $received bytes, read $read"; }
+done
+if [ "${1:-}" = --bench ]; then
+    for each in 1 2; do
+        "$PYTHON" "$ROOT/bench/allreduce.py" --rounds 3 --ranks $((3 * each)) --mpiexec "$LAUNCH $H.1:$each,$H.2:$each,$H.3:$each" || exit 1
+        echo "$each ranks a host"
+    done
+fi
 
 # The second "host" is cut off: its link goes down, everything on it lives. Or it hangs: its process is stopped.
 # Node 0 must say so, with the node and the line, within 10 s; what runs on the host must end by itself.

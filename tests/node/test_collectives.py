@@ -7,56 +7,20 @@ import sys
 import pytest
 
 sys.path.insert(0, os.path.dirname(os.path.abspath(__file__)))
-from launch import LAUNCHERS, MPIEXEC, environment, launch, program
+from launch import LAUNCHERS, MPIEXEC, ROOT, environment, launch, program
 
 pytestmark = pytest.mark.skipif(MPIEXEC is None, reason="no mpiexec")
 
-# Uneven and empty shards, sums, maxima, averages, gathers, all-to-alls; a line of hashes for each type, then what was in flight.
-PROGRAM = """
-import hashlib, sys
-import dtorch
-from dtorch import Replicate, Shard, distribute_tensor, init_device_mesh
-devices = int(sys.argv[1])
-dtorch.set_num_threads(1)
-dtorch.manual_seed(0)
-line = init_device_mesh("cpu", (devices,))
-plane = init_device_mesh("cpu", (2, devices // 2)) if devices > 2 else None
-def bits(t):
-    return hashlib.sha256(t.full_tensor().float().numpy().tobytes()).hexdigest()[:8]
-for dtype in (dtorch.float32, dtorch.bfloat16, dtorch.float16):
-    out = []
-    for rows, columns in ((devices * 37 + 5, 401), (devices, 70001), (3, 30000), (devices * 2, 64)):
-        x = distribute_tensor(dtorch.randn(rows, columns).to(dtype), line, [Shard(0)])
-        for partial in (x.sum(0), x.mean(0), x.amax(0)):
-            for to in (Replicate(), Shard(0)):
-                out.append(bits(partial.redistribute(line, [to])))
-        for to in (Replicate(), Shard(1)):
-            out.append(bits(x.redistribute(line, [to])))
-        a = distribute_tensor(dtorch.randn(33, columns).to(dtype), line, [Shard(1)])
-        b = distribute_tensor(dtorch.randn(columns, 130).to(dtype), line, [Shard(0)])
-        out.append(bits((a @ b).redistribute(line, [Replicate()])))
-        if plane:
-            y = distribute_tensor(x.full_tensor(), plane, [Shard(0), Shard(1)])
-            out += [bits(y.sum(1).redistribute(plane, [Replicate(), Replicate()])), bits(y.redistribute(plane, [Shard(1), Shard(0)]))]
-            out.append(bits(y.sum(0).redistribute(plane, [Shard(0), Replicate()])))
-    print(*out)
-s = dtorch._C._net_stats()
-print(len({d.index // 64 for d in line.devices}), s["most_in_flight"], s["bulk_received"], s["read"])
-"""
-
 
 @pytest.fixture(scope="module")
-def one_process(tmp_path_factory):
-    path = tmp_path_factory.mktemp("collectives") / "program.py"
-    path.write_text(PROGRAM)
+def one_process():
+    path = os.path.join(ROOT, "tests", "cluster", "bits.py")
     known = {}
 
     def lines(devices):
         if devices not in known:
             env = environment(MPIEXEC, {"DTORCH_NODES": "1"})
-            out = subprocess.run(
-                [sys.executable, str(path), str(devices)], env=env, capture_output=True, text=True, timeout=100, check=True
-            )
+            out = subprocess.run([sys.executable, path, str(devices)], env=env, capture_output=True, text=True, timeout=100, check=True)
             known[devices] = out.stdout.splitlines()[:3]
         return known[devices]
 
@@ -71,7 +35,7 @@ def one_process(tmp_path_factory):
 def test_bits_do_not_depend_on_where_devices_are(one_process, nodes, devices, shared, chunk, mpiexec):
     path, lines = one_process
     env = {"DTORCH_NODE_SHARED": str(shared)} | ({"DTORCH_NODE_CHUNK": str(chunk)} if chunk else {})
-    out = launch(nodes, str(path), str(devices), env=env, mpiexec=mpiexec)
+    out = launch(nodes, path, str(devices), env=env, mpiexec=mpiexec)
     assert out.returncode == 0, out.stdout[-2000:] + out.stderr[-2000:]
     *hashes, last = out.stdout.splitlines()
     assert hashes == lines(devices)
