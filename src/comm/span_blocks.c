@@ -96,7 +96,7 @@ static dt_status add(const dt_coll *c, dt_span_list *l, int party, const dt_pull
         l->cap = cap;
     }
     dt_dtype t = leaves > 1 ? dt_reduce_partial(p->dst->dtype, c->reduce) : p->dst->dtype;
-    int from = maker(c, p, first, leaves, l->n);
+    int from = maker(c, p, first, leaves, party); /* evenly: parties ask for as much as each other */
     size_t bytes = (size_t)dt_view_numel(p->dst) * dt_dtype_size(t);
     l->block[l->n++] = (dt_span_block){p, first, leaves, 1, party, node, from, t, bytes, l->total[from], -1};
     l->total[from] += (bytes + DT_SPAN_ALIGN - 1) & ~(size_t)(DT_SPAN_ALIGN - 1);
