@@ -12,6 +12,7 @@
 
 #include "controller/remote.h"
 #include "controller/repeat.h"
+#include "controller/round.h"
 #include "passes/options.h"
 
 enum { PLANS = 256, REASONS = 256, RECENT = 64 };
@@ -192,6 +193,7 @@ static void evict_oldest(dt_engine *e) {
             if (!old || ((dt_plan *)l)->used_at < old->used_at) old = (dt_plan *)l;
     if (!old) return;
     dt_repeat_forget(old);
+    dt_round_forget(old);
     dt_htab_remove(&e->plans, &old->link);
     if (old->id) dt_remote_drop_plan(old);
     dt_plan_unref(old);

@@ -15,6 +15,7 @@
 #include "controller/remat.h"
 #include "controller/remote.h"
 #include "controller/repeat.h"
+#include "controller/round.h"
 #include "passes/options.h"
 #include "plan/trace.h"
 
@@ -57,10 +58,10 @@ bool dt_engine_flush_now(void) {
 
 /* The hash's highest bits depend on the last nine calls and on nothing else, so two streams that were cut differently are soon cut alike. In a loop so short
  * that none of its places has five zeros, one that has three does, or one. */
-bool dt_engine_cut(dt_engine *e, const dt_graph *g, const dt_call *c) {
+bool dt_engine_cut(dt_engine *e, uint32_t n, const dt_call *c) {
     e->rolling = (e->rolling << 7) + c->content;
-    int zeros = g->n < NODES_LONG ? 5 : g->n < NODES_LONG + NODES_MIN ? 3 : 1;
-    return dt_engine_flush_now() || g->n >= NODES_MAX || (g->n >= NODES_MIN && e->rolling >> (64 - zeros) == 0);
+    int zeros = n < NODES_LONG ? 5 : n < NODES_LONG + NODES_MIN ? 3 : 1;
+    return dt_engine_flush_now() || n >= NODES_MAX || (n >= NODES_MIN && e->rolling >> (64 - zeros) == 0);
 }
 
 static dt_gvalue *output_new(const dt_call *c, int k, uint32_t site) {
@@ -115,34 +116,41 @@ static void part_kinds(const dt_engine *e, const dt_call *c) {
 }
 
 static void on_call(dt_engine *e, const uint64_t *w, uint32_t n_in, uint32_t n_out) {
-    if (dt_repeat_call(e, w)) return;
+    if (dt_repeat_call(e, w) || (dt_order_is_on() && dt_round_call(e, w))) return;
     dt_call *c = (dt_call *)(uintptr_t)w[1];
     part_kinds(e, c);
     const uint64_t *in = w + 3, *id = in + n_in;
     dt_graph *g = &e->graph;
-    uint32_t segment = 0;
-    if (DT_UNLIKELY(dt_order_active(c->mesh)))
-        g = dt_order_graph(c, in, &segment);
-    else if (e->cut)
-        dt_engine_dispatch();
+    uint32_t segment = 0, from[n_in + 1];
     dt_gvalue *v[n_in + 1], *out[n_out + 1];
-    for (uint32_t k = 0; k < n_in; k++) v[k] = c->in[k] && !c->in[k]->wrapped ? value_at((uint32_t)in[k]) : NULL;
+    for (uint32_t k = 0; k < n_in; k++) {
+        v[k] = c->in[k] && !c->in[k]->wrapped ? value_at((uint32_t)in[k]) : NULL;
+        from[k] = v[k] ? v[k]->segment : 0;
+    }
+    if (DT_UNLIKELY(dt_order_active(c->mesh))) {
+        dt_round_open();
+        g = dt_order_graph(c, from, &segment);
+    } else if (e->cut)
+        dt_engine_dispatch();
     dt_engine_node(g, c, (uint32_t)w[2], v, in, out);
     for (uint32_t k = 0; k < n_out; k++) {
         if (!out[k]) continue;
         out[k]->segment = segment;
         dt_engine_value_put((uint32_t)id[k], out[k]);
     }
-    if (!g) return;
-    bool cut = dt_engine_cut(e, g, c);
-    if (!segment)
-        e->cut = cut;
-    else if (cut)
-        dt_order_cut(segment);
+    if (!g) {
+        dt_round_failed();
+        return;
+    }
+    if (segment) {
+        dt_round_record(w, &g->node[g->n - 1]);
+        if (dt_engine_cut(e, dt_order_calls(segment), c)) dt_order_cut(segment);
+    } else
+        e->cut = dt_engine_cut(e, (uint32_t)g->n, c);
 }
 
 static void on_drop(dt_engine *e, uint32_t id) {
-    if (dt_repeat_drop(e, id)) return;
+    if (dt_repeat_drop(e, id) || dt_round_drop(e, id)) return;
     dt_gvalue *v = value_at(id);
     if (!v) return;
     e->value[id] = NULL;
@@ -403,11 +411,12 @@ bool dt_engine_drain(dt_engine *e, uint64_t until) {
  * waited for a little longer, as its end is known. */
 static void on_idle(dt_engine *e, uint64_t quiet) {
     if (e->graph.n || (dt_repeat_active() && (quiet >= QUIET_REPEAT || !dt_repeat_waits()))) dt_engine_dispatch();
+    if (dt_round_complete() && quiet >= QUIET_REPEAT) dt_engine_dispatch();
     if (dt_order_pending() && quiet >= QUIET_ORDER) dt_order_idle();
 }
 
 /* Is there something that a pause of the client would dispatch? Not under a budget: what is given up is a function of the stream alone. */
-static bool waits_for_pause(const dt_engine *e) { return !e->remat && (e->graph.n || dt_repeat_active() || dt_order_pending()); }
+static bool waits_for_pause(const dt_engine *e) { return !e->remat && (e->graph.n || dt_repeat_active() || dt_round_complete() || dt_order_pending()); }
 
 /* Leave the engine's inside and wait. The client's calls wake nobody while it is busy calling: a short nap sees them soon enough. While workers have something to do, the nap ends
  * when they fall idle. When the client has been silent for long, its next call wakes. */
@@ -532,8 +541,10 @@ void dt_engine_stop(void) {
         while (e->with_recipe) dt_remat_forget(e->with_recipe);
         dt_bufs_sweep();
         dt_devices_free();
+        dt_round_free();
         dt_cache_free(e);
         dt_repeat_free();
+        dt_dispatch_free();
         atomic_store(&started, 0);
     }
     pthread_mutex_unlock(&start_lock);

@@ -5,10 +5,11 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "controller/engine.h"
+#include "controller/match.h"
 #include "controller/remat.h"
 #include "controller/remote.h"
 #include "controller/repeat.h"
+#include "controller/round.h"
 #include "passes/options.h"
 #include "plan/sim.h"
 #include "plan/trace.h"
@@ -41,7 +42,7 @@ static dt_status plan_of(dt_engine *e, dt_graph *g, dt_plan **out) {
 }
 
 /* ---- binding a plan to memory ------------------------------------------------------------------------------------------------------------ */
-static dt_status bind_program(const dt_graph *g, const dt_plan *p, int i, dt_binding *b) {
+static dt_status bind_program(const dt_io *io, const dt_plan *p, int i, dt_binding *b) {
     const dt_program *prog = &p->program[i];
     dt_run_part *part = &b->run->part[i];
     if (DT_LIKELY(dt_device_here(prog->device)))
@@ -49,17 +50,17 @@ static dt_status bind_program(const dt_graph *g, const dt_plan *p, int i, dt_bin
     else
         DT_TRY(dt_remote_bind(p, i, b));
     for (int k = 0; k < prog->n_ext; k++) {
-        const dt_part *x = g->ext[prog->ext[k].value]->part[prog->ext[k].pos];
+        const dt_part *x = io->ext[prog->ext[k].value]->part[prog->ext[k].pos];
         part->buf[k] = x->buf;
         part->base[k] = (char *)x->buf->data + x->offset;
     }
     return DT_OK;
 }
 
-static void bind_numbers(const dt_graph *g, const dt_plan *p, dt_run *r) {
+static void bind_numbers(const dt_io *io, const dt_plan *p, dt_run *r) {
     for (int k = 0; k < p->n_numbers; k++) {
         const dt_number_plan *n = &p->number[k];
-        uint64_t w = g->node[n->node].number[n->in];
+        uint64_t w = io->number[k];
         if (n->from == DT_float64) {
             double d;
             memcpy(&d, &w, 8);
@@ -67,16 +68,16 @@ static void bind_numbers(const dt_graph *g, const dt_plan *p, dt_run *r) {
         } else
             dt_element_set_i64((dt_dtype)n->to, &r->numbers[k], (int64_t)w);
     }
-    for (int i = 0; i < p->n_nodes; i++) r->site[i] = g->node[i].site;
+    if (p->n_nodes) memcpy(r->site, io->site, sizeof *r->site * (size_t)p->n_nodes);
 }
 
 /* Of devices that do the same: one part stands for all. */
-static dt_status make_shared_parts(const dt_graph *g, const dt_plan *p, const dt_run *r) {
-    for (int o = 0; o < p->n_outs; o++) DT_TRY(dt_gvalue_parts_shared(g->node[p->out[o].node].out[p->out[o].out]));
+static dt_status make_shared_parts(const dt_io *io, const dt_plan *p, const dt_run *r) {
+    for (int o = 0; o < p->n_outs; o++) DT_TRY(dt_gvalue_parts_shared(io->out[o]));
     const dt_program *prog = &p->program[0];
     for (int o = 0; o < p->n_outs; o++) {
         const dt_out_plan *op = &p->out[o];
-        dt_gvalue *v = g->node[op->node].out[op->out];
+        dt_gvalue *v = io->out[o];
         int first = 0;
         while (first + 1 < v->meta->mesh->n && op->part[first].program != p->stands) first++;
         const dt_part_plan *pp = &op->part[first];
@@ -85,7 +86,7 @@ static dt_status make_shared_parts(const dt_graph *g, const dt_plan *p, const dt
         x->buf = r->part[0].buf[pp->slot];
         x->buf->live++;
         x->offset = pp->offset;
-        if (pp->slot < prog->n_ext) x->offset += g->ext[prog->ext[pp->slot].value]->part[prog->ext[pp->slot].pos]->offset;
+        if (pp->slot < prog->n_ext) x->offset += io->ext[prog->ext[pp->slot].value]->part[prog->ext[pp->slot].pos]->offset;
         v->layout = op->layout;
         v->ready = true;
     }
@@ -93,24 +94,24 @@ static dt_status make_shared_parts(const dt_graph *g, const dt_plan *p, const dt
 }
 
 /* The values that the client still names get their parts. Every buffer of the run has its reference already. */
-static dt_status make_parts(const dt_graph *g, const dt_plan *p, const dt_run *r) {
-    if (DT_UNLIKELY(p->n_alike != 0)) return make_shared_parts(g, p, r);
+static dt_status make_parts(const dt_io *io, const dt_plan *p, const dt_run *r) {
+    if (DT_UNLIKELY(p->n_alike != 0)) return make_shared_parts(io, p, r);
     for (int o = 0; o < p->n_outs; o++) {
         const dt_out_plan *op = &p->out[o];
-        dt_gvalue *v = g->node[op->node].out[op->out];
+        dt_gvalue *v = io->out[o];
         DT_TRY(dt_gvalue_parts(v));
         for (int d = 0; d < v->meta->mesh->n; d++) dt_gvalue_part(v, d, op->part[d].stride);
     }
     for (int o = 0; o < p->n_outs; o++) {
         const dt_out_plan *op = &p->out[o];
-        dt_gvalue *v = g->node[op->node].out[op->out];
+        dt_gvalue *v = io->out[o];
         for (int d = 0; d < v->meta->mesh->n; d++) {
             const dt_part_plan *pp = &op->part[d];
             const dt_program *prog = &p->program[pp->program];
             v->part[d]->buf = r->part[pp->program].buf[pp->slot];
             v->part[d]->buf->live++;
             v->part[d]->offset = pp->offset;
-            if (pp->slot < prog->n_ext) v->part[d]->offset += g->ext[prog->ext[pp->slot].value]->part[prog->ext[pp->slot].pos]->offset;
+            if (pp->slot < prog->n_ext) v->part[d]->offset += io->ext[prog->ext[pp->slot].value]->part[prog->ext[pp->slot].pos]->offset;
         }
         v->layout = op->layout;
         v->ready = true;
@@ -118,33 +119,33 @@ static dt_status make_parts(const dt_graph *g, const dt_plan *p, const dt_run *r
     return DT_OK;
 }
 
-static void drop_parts(const dt_graph *g, const dt_plan *p) {
+static void drop_parts(const dt_io *io, const dt_plan *p) {
     for (int o = 0; o < p->n_outs; o++) {
-        dt_gvalue *v = g->node[p->out[o].node].out[p->out[o].out];
+        dt_gvalue *v = io->out[o];
         dt_free(v->part);
         v->part = NULL;
     }
 }
 
-static dt_status bind_run(const dt_graph *g, dt_plan *p, dt_binding *b) {
+static dt_status bind_run(const dt_io *io, dt_plan *p, dt_binding *b) {
     if (DT_UNLIKELY(p->sim != NULL)) { /* its runs so far are over: a simulation goes through them at once */
         dt_sim_ran(p);
         if (p->n_alike) p->n_programs = 1;
     }
     DT_TRY(dt_binding_new(p, b));
     dt_status s = DT_OK;
-    for (int i = 0; i < p->n_programs && !s; i++) s = bind_program(g, p, i, b);
-    if (!s && (s = make_parts(g, p, b->run))) drop_parts(g, p);
+    for (int i = 0; i < p->n_programs && !s; i++) s = bind_program(io, p, i, b);
+    if (!s && (s = make_parts(io, p, b->run))) drop_parts(io, p);
     if (!s && DT_UNLIKELY(dt_nodes > 1)) {
-        bind_numbers(g, p, b->run);
-        if ((s = dt_remote_run(g, p, b))) drop_parts(g, p);
+        bind_numbers(io, p, b->run);
+        if ((s = dt_remote_run(io, p, b))) drop_parts(io, p);
     }
     if (s) dt_binding_undo(p, b);
     return s;
 }
 
-static void push_run(dt_engine *e, const dt_graph *g, dt_plan *p, dt_binding *b) {
-    if (dt_nodes == 1) bind_numbers(g, p, b->run);
+static void push_run(dt_engine *e, const dt_io *io, dt_plan *p, dt_binding *b) {
+    if (dt_nodes == 1) bind_numbers(io, p, b->run);
     for (int i = 0; i < p->n_colls; i++) {
         b->run->meet[i].moved_ctx = dt_comm_count(p->coll[i], b->run->site[p->coll[i]->node]);
         b->run->meet[i].moved = dt_comm_moved;
@@ -203,30 +204,61 @@ static dt_status find_plan(dt_engine *e, dt_graph *g, dt_plan **p) {
     return DT_OK;
 }
 
-dt_status dt_engine_run_plan(dt_engine *e, dt_graph *g, dt_plan *p, bool found) {
+dt_status dt_engine_run_plan(dt_engine *e, const dt_io *io, dt_plan *p, bool found) {
     dt_binding b = {0};
     uint64_t begin = dt_tracing() ? dt_trace_now() : 0;
     if (dt_the_devices.n_held) dt_bufs_throttle();
-    dt_status s = bind_run(g, p, &b);
+    dt_status s = bind_run(io, p, &b);
     if (s == DT_E_NOMEM && dt_the_devices.n_held) { /* memory that was only waiting for its readers */
         dt_devices_quiesce();
         dt_bufs_sweep();
-        s = bind_run(g, p, &b);
+        s = bind_run(io, p, &b);
     }
     if (s) return s;
     if (DT_UNLIKELY(begin != 0)) trace_memory(p);
-    push_run(e, g, p, &b);
-    if (DT_UNLIKELY(e->remat || e->n_evicted)) dt_remat_record(g, p);
-    if (DT_UNLIKELY(begin != 0)) dt_trace_add(DT_TRACE_RUN, "dispatch", g->node[0].site, begin, (uint64_t)g->n, found);
+    push_run(e, io, p, &b);
+    if (DT_UNLIKELY(begin != 0)) dt_trace_add(DT_TRACE_RUN, "dispatch", io->site[0], begin, (uint64_t)io->n_calls, found);
+    return DT_OK;
+}
+
+static struct {
+    dt_gvalue **out;
+    uint32_t *site;
+    uint64_t *number;
+    uint32_t cap_out, cap_site, cap_number;
+} scratch; /* of bind_graph */
+
+void dt_dispatch_free(void) {
+    dt_free(scratch.out);
+    dt_free(scratch.site);
+    dt_free(scratch.number);
+    memset(&scratch, 0, sizeof scratch);
+}
+
+dt_status dt_engine_bind_graph(const dt_graph *g, const dt_plan *p, dt_io *io) {
+    if (!dt_grow(&scratch.out, &scratch.cap_out, (uint32_t)p->n_outs + 1, sizeof *scratch.out) ||
+        !dt_grow(&scratch.site, &scratch.cap_site, (uint32_t)p->n_nodes + 1, sizeof *scratch.site) ||
+        !dt_grow(&scratch.number, &scratch.cap_number, (uint32_t)p->n_numbers + 1, sizeof *scratch.number))
+        return dt_fail(DT_E_NOMEM, "dispatch: out of host memory");
+    *io = (dt_io){.ext = g->ext, .out = scratch.out, .site = scratch.site, .number = scratch.number, .n_calls = (uint32_t)g->n};
+    for (int o = 0; o < p->n_outs; o++) scratch.out[o] = g->node[p->out[o].node].out[p->out[o].out];
+    scratch.site[0] = g->n ? g->node[0].site : 0;
+    for (int i = 0; i < p->n_nodes; i++) scratch.site[i] = g->node[i].site;
+    for (int k = 0; k < p->n_numbers; k++) scratch.number[k] = g->node[p->number[k].node].number[p->number[k].in];
     return DT_OK;
 }
 
 static dt_status run_graph(dt_engine *e, dt_graph *g) {
     dt_plan *p;
+    dt_io io;
     uint64_t built = e->stats.plans_built;
     dt_status s = find_plan(e, g, &p);
-    if (!s) s = dt_engine_run_plan(e, g, p, e->stats.plans_built == built);
+    if (!s) dt_round_plan(g, p);
+    if (!s) s = dt_engine_bind_graph(g, p, &io);
+    if (!s) s = dt_engine_run_plan(e, &io, p, e->stats.plans_built == built);
+    if (!s && DT_UNLIKELY(e->remat || e->n_evicted)) dt_remat_record(g, p);
     if (g == &e->graph) dt_repeat_ran(s ? NULL : p);
+    if (s) dt_round_failed();
     return s;
 }
 
@@ -327,10 +359,12 @@ static bool run_halves(dt_engine *e, dt_graph *g) {
 void dt_engine_dispatch(void) {
     dt_engine *e = &dt_the_engine;
     dt_repeat_settle(e, "a read or a pause in the middle");
+    dt_round_settle(e, "a read in the middle");
     e->cut = false;
     e->rolling = 0;
     dt_engine_dispatch_graph(&e->graph);
-    if (dt_order_pending()) dt_order_flush();
+    if (dt_order_is_on()) dt_order_flush();
+    dt_round_end(e);
 }
 
 void dt_engine_dispatch_graph(dt_graph *g) {

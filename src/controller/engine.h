@@ -33,13 +33,22 @@ typedef struct dt_engine {
 
 extern dt_engine dt_the_engine;
 
+typedef struct dt_io { /* what a run of a plan reads and makes */
+    dt_gvalue **ext;        /* (n_ext,) */
+    dt_gvalue **out;        /* (n_outs,) without parts yet */
+    const uint32_t *site;   /* (n_nodes,) at least one */
+    const uint64_t *number; /* (n_numbers,) as in the records */
+    uint32_t n_calls;       /* for traces */
+} dt_io;
+
 /* dispatch.c */
 /* Turn the pending subgraph into a run (or several, if it fails as a whole) and push it; every value is then ready, maybe with an error. */
 void dt_engine_dispatch(void); /* all of them, if there are several */
 void dt_engine_dispatch_graph(dt_graph *g);
-/* Bind p's memory to the values of g (its ext, and its live nodes' numbers, sites and named results) and push it. On failure nothing has changed.
- * found: it was in the cache. */
-dt_status dt_engine_run_plan(dt_engine *e, dt_graph *g, dt_plan *p, bool found) DT_WUR;
+/* Bind p's memory to values and push it. On failure nothing has changed. found: it was in the cache. */
+dt_status dt_engine_run_plan(dt_engine *e, const dt_io *io, dt_plan *p, bool found) DT_WUR;
+dt_status dt_engine_bind_graph(const dt_graph *g, const dt_plan *p, dt_io *io) DT_WUR; /* *io for g's nodes, until the next one */
+void dt_dispatch_free(void);
 void dt_engine_explain_oom(void); /* oom.c: adds the largest live tensors to the failure's text */
 
 /* values.c */
@@ -60,8 +69,8 @@ dt_status dt_gvalue_from_files(dt_gvalue *v, const dt_source *s, dt_future *f) D
 double dt_call_cost(dt_call *c); /* order.c: seconds of a device, from shapes alone */
 /* order.c: a stream over several meshes is cut into segments, and these are dispatched in the order a simulated machine would begin them */
 bool dt_order_active(const dt_mesh *m); /* a call on m arrives: does it go to a segment? */
-/* The subgraph that the call goes to, and its segment; NULL: out of host memory. in: the record's inputs. */
-dt_graph *dt_order_graph(dt_call *c, const uint64_t *in, uint32_t *segment);
+/* The subgraph that the call goes to, and its segment; NULL: out of host memory. from: (n_in,) the inputs' segments, 0 none. */
+dt_graph *dt_order_graph(dt_call *c, const uint32_t *from, uint32_t *segment);
 void dt_order_cut(uint32_t segment);  /* the open segment is long enough: go on in another */
 bool dt_order_is_on(void);            /* calls go to segments */
 bool dt_order_same(const dt_mesh *m); /* the last call on a mesh was on m */
@@ -70,6 +79,30 @@ void dt_order_flush(void); /* dispatch everything */
 void dt_order_idle(void);  /* the client pauses and the workers are idle */
 void dt_order_value_freed(const dt_gvalue *v);
 void dt_order_free(void);
+
+/* For controller/round.c. A commit of a segment, to be made again: entry's id and run count from the round's first segment, its times from the round's beginning. */
+typedef struct dt_order_commit {
+    const dt_mesh *mesh;
+    bool after, staged;
+    dt_order_entry entry;
+} dt_order_commit;
+typedef struct dt_order_state {
+    uint32_t id; /* of the next segment */
+    uint64_t calls_since_switch;
+    double time; /* when what comes may begin: the virtual clock after a flush */
+    const dt_mesh *last_mesh;
+} dt_order_state;
+void dt_order_place(dt_order_state *s);
+uint32_t dt_order_calls(uint32_t segment);                                          /* how many it has */
+void dt_order_replayed(const dt_order_state *from, const dt_order_commit *c); /* c was made again, in a round that began at `from` */
+/* A round was replayed: the clock is as if its segments had been ordered. mesh: of its last call on one; switched: it went over several. */
+void dt_order_skip(uint32_t n_segments, double seconds, uint32_t n_calls, const dt_mesh *mesh, bool switched);
+void dt_order_alive(const dt_order_commit *c, uint32_t segment); /* a value that c's segment made outlives the round */
+/* Records of a replayed round are recorded after all: those of segments that were dispatched are ghosts, counted but not run. Meanwhile nothing is committed but these, at
+ * their places: before each call those due, which lie in one array, are given. */
+void dt_order_ghosts(bool begin);
+void dt_order_due(const dt_order_commit *const *due, uint32_t n, uint32_t base);
+void dt_order_ghost(uint32_t segment, uint32_t n_gone); /* the call just placed there is one; so many of its results are no more */
 
 /* help.c: who may touch all of this */
 void dt_engine_enter(void); /* any thread; sleeps while another is inside */
@@ -85,7 +118,7 @@ bool dt_engine_value_put(uint32_t id, dt_gvalue *v); /* false: out of host memor
 /* A call becomes g's last node; its results are new values that the client names, not yet put under their ids. in, number: by input. An out may be NULL
  * afterwards: out of host memory. */
 void dt_engine_node(dt_graph *g, dt_call *c, uint32_t site, dt_gvalue **in, const uint64_t *number, dt_gvalue **out);
-bool dt_engine_cut(dt_engine *e, const dt_graph *g, const dt_call *c); /* c is g's last call: does g end here? */
+bool dt_engine_cut(dt_engine *e, uint32_t n, const dt_call *c); /* c is the n-th and last call of a subgraph: does it end here? */
 bool dt_engine_flush_now(void);                                        /* DTORCH_FLUSH: a cut at random */
 
 /* cache.c: plans by key, and why one was not found */

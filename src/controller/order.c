@@ -31,7 +31,7 @@
 #include <pthread.h>
 #include <string.h>
 
-#include "controller/engine.h"
+#include "controller/round.h"
 #include "passes/options.h"
 #include "plan/cost.h"
 
@@ -52,6 +52,7 @@ typedef struct segment {
     uint32_t closer; /* an opener: the segment that reads what it saved, once the stream has shown it */
     uint32_t
         behind; /* waits for nothing, but comes after this segment of its stay: if it is no opener, activations made again for the gradient that has come */
+    uint32_t n; /* calls */
     uint32_t n_dep, cap_dep;
     uint32_t *dep; /* ids of the segments it reads from */
     double cost, end;
@@ -155,8 +156,9 @@ static void insert(uint32_t *list, uint32_t *n, uint32_t id) {
     list[i] = id;
 }
 
-static void take_out(uint32_t *list, uint32_t *n, uint32_t id) {
-    uint32_t low = 0, high = *n;
+/* Where id stands, or would. */
+static uint32_t place_of(const uint32_t *list, uint32_t n, uint32_t id) {
+    uint32_t low = 0, high = n;
     while (low < high) {
         uint32_t middle = (low + high) / 2;
         if (list[middle] < id)
@@ -164,9 +166,14 @@ static void take_out(uint32_t *list, uint32_t *n, uint32_t id) {
         else
             high = middle;
     }
-    if (low == *n || list[low] != id) return;
+    return low;
+}
+
+static void take_out(uint32_t *list, uint32_t *n, uint32_t id) {
+    uint32_t at = place_of(list, *n, id);
+    if (at == *n || list[at] != id) return;
     (*n)--;
-    memmove(list + low, list + low + 1, sizeof *list * (*n - low));
+    memmove(list + at, list + at + 1, sizeof *list * (*n - at));
 }
 
 /* A closed segment waits for one of those it reads from, then for the next; at last it is ready. */
@@ -268,6 +275,7 @@ static void learn_opener(const segment *x, uint32_t limit, uint32_t closer) {
     for (uint32_t id = x->run; id < closer; id++) { /* all of the stay */
         segment *s = by_id(id);
         if (!s || s->run != x->run || s->mesh != x->mesh || s->side || s->cost <= 0) continue;
+        if (limit_of(s->kind) != limit) dt_round_failed(); /* the next round like this one is ordered with more knowledge */
         kinds[s->kind % KINDS] = (kind_limit){s->kind, limit};
         s->closer = closer;
     }
@@ -426,12 +434,17 @@ static bool over_limit(const segment *s, opened *known) {
 }
 
 /* ---- committing ------------------------------------------------------------------------------------------------------------------------------------- */
-static void log_commit(const segment *s, double begin, bool forced) {
+static void log_entry(const dt_order_entry *e) {
     pthread_mutex_lock(&log_lock);
-    entries[n_entries++ % LOG] =
-        (dt_order_entry){s->id,   s->run, s->mesh->dev[0],      (uint32_t)s->mesh->n, begin, s->end, count_open(s->mesh), s->closing, limit_of(s->kind) != 0,
-                         s->side, forced, (uint32_t)s->graph->n};
+    entries[n_entries++ % LOG] = *e;
     pthread_mutex_unlock(&log_lock);
+}
+
+static void log_commit(const segment *s, double begin, bool forced) {
+    dt_order_entry e = {s->id,   s->run, s->mesh->dev[0],   (uint32_t)s->mesh->n, begin, s->end, count_open(s->mesh), s->closing, limit_of(s->kind) != 0,
+                        s->side, forced, (uint32_t)s->graph->n};
+    log_entry(&e);
+    dt_round_commit(&(dt_order_commit){.mesh = s->mesh, .after = s->after, .staged = s->staged, .entry = e});
 }
 
 static void commit(segment *s, double ready, bool forced) {
@@ -527,7 +540,32 @@ static bool commit_next(bool force) {
 
 static bool full(void) { return nodes_pending > NODES_PENDING || next_id - oldest > WINDOW; }
 
+/* ---- what a replayed round has done already (controller/round.c) ------------------------------------------------------------------------------------ */
+static struct {
+    bool on;
+    const dt_order_commit *const *due; /* in the order in which they were made */
+    uint32_t n_due, base;              /* base: what their ids count from */
+} ghosts;
+
+/* Those that were made at this place of the stream, as far as their segments have ended. */
+static void commit_ghosts(void) {
+    uint32_t kept = 0;
+    for (; kept < ghosts.n_due; kept++) {
+        segment *s = by_id(ghosts.base + ghosts.due[kept]->entry.id);
+        if (!is_pending(s) || s->graph->n) continue;
+        uint32_t at = place_of(can_run, n_can_run, s->id);
+        if (at == n_can_run || can_run[at] != s->id) break; /* it is open */
+        commit(s, fmax(floor_time, s->ready), false);
+    }
+    ghosts.due += kept;
+    ghosts.n_due -= kept;
+}
+
 static void advance(void) {
+    if (DT_UNLIKELY(ghosts.on)) {
+        commit_ghosts();
+        return;
+    }
     while (commit_next(false)) {}
     while (full() && commit_next(true)) {}
 }
@@ -556,15 +594,9 @@ static void close_segments(void) {
     close_one(&open_main);
 }
 
-static segment *maker(const dt_call *c, const uint64_t *in, int k) { /* the segment that makes input k, if it is a recent one */
-    if (!c->in[k] || c->in[k]->wrapped) return NULL;
-    const dt_gvalue *v = dt_engine_value((uint32_t)in[k]);
-    return v && v->segment ? by_id(v->segment) : NULL;
-}
-
-static bool reads(const dt_call *c, const uint64_t *in, const segment *s) {
+static bool reads(const dt_call *c, const uint32_t *from, const segment *s) {
     for (int k = 0; s && k < c->n_in; k++)
-        if (maker(c, in, k) == s) return true;
+        if (from[k] == s->id) return true;
     return false;
 }
 
@@ -578,9 +610,9 @@ static bool from_stages(const segment *s, const dt_mesh *m) {
 static bool went_on(const segment *s, const dt_mesh *m) { return s && !s->side && s->mesh == m && s->run == stay_before && s->arrives && s->id >= settled; }
 
 /* Does the call depend on what came from another mesh? */
-static bool reads_away(const dt_call *c, const uint64_t *in) {
+static bool reads_away(const dt_call *c, const uint32_t *from) {
     for (int k = 0; k < c->n_in; k++) {
-        const segment *s = maker(c, in, k);
+        const segment *s = by_id(from[k]);
         if (s && (from_stages(s, c->mesh) || (!s->side && s->mesh == c->mesh && s->run == stay_run) || went_on(s, c->mesh))) return true;
     }
     return false;
@@ -601,6 +633,7 @@ static bool absorb(segment *main, segment *free) {
                 for (int k = 0; k < from->node[q].call->n_out; k++) from->node[q].out[k]->node = q;
             return false;
         }
+        m->rec = n->rec;
         memcpy(m->in, n->in, sizeof *n->in * n->call->n_in);
         memcpy(m->number, n->number, sizeof *n->number * n->call->n_in);
         memcpy(m->out, n->out, sizeof *n->out * n->call->n_out);
@@ -614,6 +647,7 @@ static bool absorb(segment *main, segment *free) {
     main->arrives |= free->arrives;
     main->cost += free->cost;
     main->alive += free->alive;
+    main->n += free->n;
     dt_graph_clear(from);
     graph_put(from);
     free->graph = NULL;
@@ -624,7 +658,7 @@ static bool absorb(segment *main, segment *free) {
 
 /* The open segment of a call on a mesh. What depends on other meshes and what does not are kept apart, since the client may go from one micro-batch's last
  * backward straight to the next one's first forward, on one mesh: the one waits for the pipeline, the other for nothing. */
-static segment *place_on_mesh(const dt_call *c, const uint64_t *in) {
+static segment *place_on_mesh(const dt_call *c, const uint32_t *from) {
     if (stay_mesh != c->mesh) {
         close_segments();
         advance();
@@ -634,18 +668,18 @@ static segment *place_on_mesh(const dt_call *c, const uint64_t *in) {
         const segment *s = stay_before ? by_id(latest_at(c->mesh)->id) : NULL;
         if (is_pending(s) && s->arrives) stay_main = s->id;
     }
-    if (!reads_away(c, in)) {
+    if (!reads_away(c, from)) {
         if (!open_free && (open_free = segment_new(c->mesh, false, 0))) open_free->behind = stay_main;
-        if (open_free && open_main && open_free->graph->n > ABSORB_MAX) { /* too much to be a constant in passing */
+        if (open_free && open_main && open_free->n > ABSORB_MAX) { /* too much to be a constant in passing */
             open_free->behind = stay_main = open_main->id;
             close_one(&open_main);
         }
         return open_free;
     }
-    bool uses_free = reads(c, in, open_free);
+    bool uses_free = reads(c, from, open_free);
     if (!open_main && !stay_run && stay_before)
         for (int k = 0; k < c->n_in && !stay_run; k++) {
-            const segment *s = maker(c, in, k);
+            const segment *s = by_id(from[k]);
             if (went_on(s, c->mesh)) stay_run = stay_before; /* what it began goes on */
         }
     if (!open_main && (open_main = segment_new(c->mesh, false, stay_run))) {
@@ -655,7 +689,7 @@ static segment *place_on_mesh(const dt_call *c, const uint64_t *in) {
         latest_at(c->mesh)->id = open_main->id;
     }
     if (open_main && uses_free) {
-        if (open_free->graph->n <= ABSORB_MAX && absorb(open_main, open_free))
+        if (open_free->n <= ABSORB_MAX && absorb(open_main, open_free))
             open_free = NULL;
         else
             close_one(&open_free);
@@ -663,14 +697,14 @@ static segment *place_on_mesh(const dt_call *c, const uint64_t *in) {
     return open_main;
 }
 
-static segment *place_plain(const dt_call *c, const uint64_t *in) {
-    if (reads(c, in, open_main) || reads(c, in, open_free)) {
+static segment *place_plain(const dt_call *c, const uint32_t *from) {
+    if (reads(c, from, open_main) || reads(c, from, open_free)) {
         close_segments();
         advance();
     }
     bool after = false; /* a loss that is brought to the host must not hold up the next micro-batch's slice of the data */
     for (int k = 0; k < c->n_in && !after; k++) {
-        const segment *s = maker(c, in, k);
+        const segment *s = by_id(from[k]);
         after = s && (!s->side || s->after);
     }
     segment **s = after ? &open_after : &open_side;
@@ -678,11 +712,11 @@ static segment *place_plain(const dt_call *c, const uint64_t *in) {
     return *s;
 }
 
-dt_graph *dt_order_graph(dt_call *c, const uint64_t *in, uint32_t *id) {
-    segment *s = c->mesh->ndim ? place_on_mesh(c, in) : place_plain(c, in);
+dt_graph *dt_order_graph(dt_call *c, const uint32_t *from, uint32_t *id) {
+    segment *s = c->mesh->ndim ? place_on_mesh(c, from) : place_plain(c, from);
     bool ok = s != NULL;
     for (int k = 0; ok && k < c->n_in; k++) {
-        const segment *d = maker(c, in, k);
+        const segment *d = by_id(from[k]);
         if (!d) continue;
         ok = add_dep(s, d->id);
         s->arrives |= d != s && d->mesh != s->mesh && from_stages(d, c->mesh);
@@ -697,6 +731,7 @@ dt_graph *dt_order_graph(dt_call *c, const uint64_t *in, uint32_t *id) {
     s->cost += dt_call_cost(c);
     if (s->arrives && s->cost <= 0) s->cost = 1e-9; /* its devices wait for what it reads: it has its turn */
     s->alive += c->n_out;
+    s->n++;
     nodes_pending++;
     *id = s->id;
     return s->graph;
@@ -746,10 +781,65 @@ void dt_order_flush(void) {
     while (commit_next(false) || commit_next(true)) {}
     floor_time = latest;
     settled = next_id;
+    stay_mesh = NULL; /* what comes is a stay of its own, whatever was before: so that it is ordered alike each time */
     if (calls_since_switch > QUIET_CALLS) on = false;
 }
 
+uint32_t dt_order_calls(uint32_t id) { return by_id(id)->n; }
+
+void dt_order_place(dt_order_state *s) { *s = (dt_order_state){next_id, calls_since_switch, floor_time, last_mesh}; }
+
+void dt_order_replayed(const dt_order_state *from, const dt_order_commit *c) {
+    dt_order_entry e = c->entry;
+    e.id += from->id;
+    e.run += from->id;
+    e.begin += from->time;
+    e.end += from->time;
+    log_entry(&e);
+}
+
+void dt_order_skip(uint32_t n_segments, double seconds, uint32_t n_calls, const dt_mesh *mesh, bool switched) {
+    next_id += n_segments;
+    oldest = settled = next_id;
+    floor_time = latest = floor_time + seconds;
+    calls_since_switch = switched ? 0 : calls_since_switch + n_calls;
+    if (mesh) last_mesh = mesh;
+    stay_mesh = NULL;
+    n_held = 0;
+}
+
+void dt_order_alive(const dt_order_commit *c, uint32_t id) {
+    segment *s = by_id(id);
+    if (!s) {
+        s = &ring[id % SEGMENTS];
+        *s = (segment){.id = id, .mesh = c->mesh, .side = c->entry.side, .after = c->after, .staged = c->staged, .run = id, .dep = s->dep, .cap_dep = s->cap_dep};
+    }
+    s->alive++;
+}
+
+void dt_order_ghosts(bool begin) {
+    ghosts.on = begin;
+    ghosts.n_due = 0;
+}
+
+void dt_order_due(const dt_order_commit *const *due, uint32_t n, uint32_t base) {
+    if (ghosts.n_due) { /* some wait for their segments' ends still */
+        ghosts.n_due += n;
+        return;
+    }
+    ghosts.due = due;
+    ghosts.n_due = n;
+    ghosts.base = base;
+}
+
+void dt_order_ghost(uint32_t id, uint32_t n_gone) {
+    segment *s = by_id(id);
+    s->alive -= n_gone;
+    nodes_pending--;
+}
+
 void dt_order_idle(void) {
+    dt_round_failed(); /* what is done now depends on time */
     close_segments();
     advance();
     if (!dt_devices_pending()) commit_next(true);

@@ -399,10 +399,10 @@ static void await_credit(int node) {
     }
 }
 
-static void put_program(const dt_graph *g, dt_plan *p, int i, dt_binding *b, dt_wire *w) {
+static void put_program(const dt_io *io, dt_plan *p, int i, dt_binding *b, dt_wire *w) {
     const dt_program *prog = &p->program[i];
     for (int k = 0; k < prog->n_ext; k++) {
-        const dt_part *x = g->ext[prog->ext[k].value]->part[prog->ext[k].pos];
+        const dt_part *x = io->ext[prog->ext[k].value]->part[prog->ext[k].pos];
         bool there = prog->ext[k].device == prog->device || dt_device_node(prog->ext[k].device) == dt_device_node(prog->device);
         dt_wire_u64(w, there ? x->buf->id : 0); /* a simulated device reads another node's: no data, so no matter */
         dt_wire_i64(w, x->offset <= (int64_t)x->buf->bytes ? x->offset : (int64_t)x->buf->bytes); /* an empty view may lie anywhere */
@@ -410,7 +410,7 @@ static void put_program(const dt_graph *g, dt_plan *p, int i, dt_binding *b, dt_
     for (int k = 0; k < prog->n_out; k++) dt_wire_u64(w, b->run->part[i].buf[prog->n_ext + k]->id);
 }
 
-dt_status dt_remote_run(const dt_graph *g, dt_plan *p, dt_binding *b) {
+dt_status dt_remote_run(const dt_io *io, dt_plan *p, dt_binding *b) {
     bool any = false;
     for (int node = 1; node < dt_nodes; node++) {
         if (!takes_part(p, node)) continue;
@@ -428,14 +428,14 @@ dt_status dt_remote_run(const dt_graph *g, dt_plan *p, dt_binding *b) {
         await_credit(node);
         for (int i = 0; i < p->n_programs; i++) /* values that were never sent: they go before the run */
             for (int k = 0; dt_device_node(p->program[i].device) == node && k < p->program[i].n_ext; k++)
-                (void)buffer_id(g->ext[p->program[i].ext[k].value]->part[p->program[i].ext[k].pos]->buf);
+                (void)buffer_id(io->ext[p->program[i].ext[k].value]->part[p->program[i].ext[k].pos]->buf);
         dt_wire *w = entry(node, DT_M_RUN);
         dt_wire_u64(w, p->id);
         dt_wire_u64(w, b->run->seq - remote.talk[node].seq);
         remote.talk[node].seq = b->run->seq;
         dt_wire_put(w, changes.data, changes.n);
         for (int i = 0; i < p->n_programs; i++)
-            if (dt_device_node(p->program[i].device) == node) put_program(g, p, i, b, w);
+            if (dt_device_node(p->program[i].device) == node) put_program(io, p, i, b, w);
         remote.talk[node].sent++;
     }
     dt_wire_free(&changes);

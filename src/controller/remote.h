@@ -23,7 +23,7 @@ void dt_remote_trace(dt_future *f, bool on);
 /* Buffers on another node for the results of program i; its external slots are filled like local ones. */
 dt_status dt_remote_bind(const dt_plan *p, int i, dt_binding *b) DT_WUR;
 /* Tell the nodes of a run; seq is counted. Must come before dt_binding_push. */
-dt_status dt_remote_run(const dt_graph *g, dt_plan *p, dt_binding *b) DT_WUR;
+dt_status dt_remote_run(const dt_io *io, dt_plan *p, dt_binding *b) DT_WUR;
 void dt_remote_drop_plan(const dt_plan *p);
 /* A piece of host memory (strided) becomes a contiguous buffer of another node. */
 dt_status dt_remote_host(const dt_view *src, dt_device d, dt_buf **out) DT_WUR;

@@ -11,9 +11,6 @@
  * a word in a table (`slot`, by id): which value of the script it is, with a number that tells this attempt from earlier ones. It never becomes a dt_gvalue
  * unless it is still named at the end.
  *
- *   script:  word[] = { header, call, input… } per call       input: what (2 bits) << 32 | value
- *            value = e: the e-th external value in the order of their first use | INNER + i: the i-th result of the chunk
- *
  * A mismatch: another script that begins with the same words may go on (scripts that followed the same script are tried in the order of their merit);
  * otherwise the calls taken so far become nodes of the pending subgraph, exactly as if they had been recorded the usual way, and the stream goes on
  * there until its next cut. Values that other parts of the program drop meanwhile are dropped at once; drops of the chunk's own values need no
@@ -24,11 +21,10 @@
 
 #include <string.h>
 
+#include "controller/match.h"
 #include "passes/options.h"
 
 enum { FOLLOWERS = 16, SCORE_MAX = 7, FIRSTS = 1024, SCRIPT_BYTES_MAX = 64 << 20 };
-enum { KNOWN, FIRST, NUMBER, NOTHING };
-#define INNER 0x80000000u
 
 typedef struct script script;
 typedef struct follower {
@@ -63,23 +59,18 @@ struct script {
 /* The attempt under way: what was taken so far. */
 static struct attempt {
     script *s; /* NULL: none */
-    uint32_t epoch, at, rec, n_ext, n_inner, n_number, n_dropped, n_ext_dropped;
-    dt_gvalue **ext, **made; /* made: for hand_over */
-    uint32_t *ext_id, *out_id, *site;
-    uint64_t *number;
-    uint32_t cap_ext, cap_inner, cap_rec, cap_number; /* at least those of every script */
+    dt_match m;
+    uint32_t n_dropped, n_ext_dropped;
+    dt_gvalue **made; /* for hand_over */
+    uint32_t cap_made;
 } a;
-static uint64_t *slot; /* by id: epoch << 32 | value */
-static uint32_t n_slot;
 static script *last;           /* of the chunk before */
 static script *firsts[FIRSTS]; /* by first call: the script that began with it last */
 static size_t bytes_all;
 
-#define TAG(value) ((uint64_t)a.epoch << 32 | (value))
-
 bool dt_repeat_active(void) { return a.s != NULL; }
-bool dt_repeat_waits(void) { return a.s != NULL && a.at < a.s->n_word; }
-static bool complete(void) { return a.at == a.s->n_word; }
+bool dt_repeat_waits(void) { return a.s != NULL && a.m.at < a.s->n_word; }
+static bool complete(void) { return a.m.at == a.s->n_word; }
 
 /* Under a memory budget calls join that the stream does not have (remat.h): the plan is not a function of the records. */
 static bool possible(const dt_engine *e) { return dt_options_get()->replay && !dt_options_get()->evict && !e->remat && !e->n_evicted; }
@@ -92,21 +83,8 @@ static void script_free(script *s) {
     dt_free(s);
 }
 
-static bool grow(void *pp, uint32_t *cap, uint32_t want, size_t each) {
-    void **p = pp;
-    if (want <= *cap) return true;
-    void *q = dt_realloc(*p, each * want);
-    if (!q) return false;
-    *p = q;
-    *cap = want;
-    return true;
-}
-
 static bool attempt_room(const script *s) {
-    uint32_t ext = a.cap_ext, inner = a.cap_inner;
-    return grow(&a.ext, &ext, s->n_ext, sizeof *a.ext) && grow(&a.ext_id, &a.cap_ext, s->n_ext, sizeof *a.ext_id) &&
-           grow(&a.made, &inner, s->n_inner, sizeof *a.made) && grow(&a.out_id, &a.cap_inner, s->n_inner, sizeof *a.out_id) &&
-           grow(&a.site, &a.cap_rec, s->n_rec, sizeof *a.site) && grow(&a.number, &a.cap_number, s->n_number, sizeof *a.number);
+    return dt_grow(&a.made, &a.cap_made, s->n_inner, sizeof *a.made) && dt_match_room(&a.m, s->n_ext, s->n_inner, s->n_rec, s->n_number);
 }
 
 /* The subgraph's nodes in the order of the stream (key.c moved dead ones behind the live). */
@@ -184,7 +162,7 @@ typedef struct learner {
 } learner;
 
 static uint64_t learn_input(learner *l, dt_gvalue *v) {
-    if (v->node >= 0) return INNER + (uint32_t)(l->first[v->node] + (int)v->out);
+    if (v->node >= 0) return DT_INNER + (uint32_t)(l->first[v->node] + (int)v->out);
     if (v->index < 0) v->index = l->n_known++; /* only dead calls read it */
     int *e = &l->number[v->index];
     if (*e >= 0) return (uint64_t)*e;
@@ -194,7 +172,7 @@ static uint64_t learn_input(learner *l, dt_gvalue *v) {
     l->s->ext_donate[*e] = live ? dt_gvalue_donatable(v) : 2;
     if (live) l->s->ext_at[v->index] = (uint32_t)*e;
     l->s->n_ext_gone += !v->client;
-    return (uint64_t)FIRST << 32 | (uint64_t)*e;
+    return (uint64_t)DT_FIRST << 32 | (uint64_t)*e;
 }
 
 static void learn_call(script *s, dt_call *c) {
@@ -222,9 +200,9 @@ static bool learn_node(learner *l, int i, uint32_t rec) {
     s->word[l->word++] = DT_REC_HEADER(DT_REC_CALL, c->n_in, c->n_out);
     s->word[l->word++] = (uint64_t)(uintptr_t)c;
     for (int k = 0; k < c->n_in; k++) {
-        uint64_t w = (uint64_t)NOTHING << 32;
+        uint64_t w = (uint64_t)DT_NOTHING << 32;
         if (c->in[k] && c->in[k]->wrapped) {
-            w = (uint64_t)NUMBER << 32;
+            w = (uint64_t)DT_NUMBER << 32;
             s->number_to[l->n_number++] = to ? &to->number[k] : NULL;
         } else if (c->in[k]) {
             if (!n->in[k]) return false;
@@ -322,115 +300,31 @@ void dt_repeat_forget(dt_plan *p) {
 }
 
 void dt_repeat_free(void) {
-    dt_free(a.ext);
     dt_free(a.made);
-    dt_free(a.ext_id);
-    dt_free(a.out_id);
-    dt_free(a.site);
-    dt_free(a.number);
-    dt_free(slot);
+    dt_match_free(&a.m);
     memset(&a, 0, sizeof a);
-    slot = NULL;
-    n_slot = 0;
     last = NULL;
 }
 
 /* ---- comparing --------------------------------------------------------------------------------------------------------------------------- */
-static bool slot_room(uint32_t id) {
-    if (DT_LIKELY(id < n_slot)) return true;
-    uint32_t n = n_slot ? n_slot : 1024;
-    while (n <= id) n *= 2;
-    uint64_t *t = dt_realloc(slot, n * sizeof *t);
-    if (!t) return false;
-    memset(t + n_slot, 0, (n - n_slot) * sizeof *t);
-    slot = t;
-    n_slot = n;
-    return true;
-}
-
-static bool ext_matches(const script *s, uint32_t e, const dt_gvalue *v) { return s->ext_donate[e] == 2 || s->ext_layout[e] == v->layout; }
-
-/* The first use of external e: it must be a value from before, ready, that lies as the plan expects it. */
-static const char *take_ext(uint32_t e, uint32_t id) {
-    dt_gvalue *v = slot_room(id) && slot[id] >> 32 != a.epoch ? dt_engine_value(id) : NULL;
-    if (!v || !v->ready || !v->part) return "another value";
-    if (!ext_matches(a.s, e, v)) return "another layout";
-    v->uses++;
-    a.ext[e] = v;
-    a.ext_id[e] = id;
-    a.n_ext = e + 1;
-    slot[id] = TAG(e);
-    return NULL;
-}
-
-static void untake_ext(uint32_t down_to) {
-    while (a.n_ext > down_to) {
-        a.n_ext--;
-        slot[a.ext_id[a.n_ext]] = 0;
-        a.ext[a.n_ext]->uses--;
-    }
-}
-
-typedef struct why { /* of a mismatch */
-    const char *text;
-    int input; /* -1: of none */
-} why;
-
-/* Takes the call if it is the script's next one; otherwise nothing has changed. */
-static bool take_call(const uint64_t *w, why *y) {
-    const uint64_t *s = a.s->word + a.at;
-    y->input = -1;
-    if (w[0] != s[0] || w[1] != s[1]) {
-        y->text = "another call";
-        return false;
-    }
-    uint32_t n_in = dt_rec_n_in(w[0]), n_out = dt_rec_n_out(w[0]), n_number = a.n_number, n_ext = a.n_ext;
-    const uint64_t *in = w + 3, *out = in + n_in;
-    s += 2;
-    for (uint32_t k = 0; k < n_in; k++) {
-        uint32_t value = (uint32_t)s[k], id = (uint32_t)in[k];
-        y->text = NULL;
-        switch (s[k] >> 32) {
-        case KNOWN: y->text = id < n_slot && slot[id] == TAG(value) ? NULL : "another value"; break;
-        case FIRST: y->text = take_ext(value, id); break;
-        case NUMBER: a.number[n_number++] = in[k]; break;
-        default: break;
-        }
-        if (DT_LIKELY(!y->text)) continue;
-        y->input = (int)k;
-        untake_ext(n_ext);
-        return false;
-    }
-    for (uint32_t k = 0; k < n_out; k++) {
-        if (!slot_room((uint32_t)out[k])) {
-            untake_ext(n_ext);
-            y->text = "out of host memory";
-            return false;
-        }
-    }
-    for (uint32_t k = 0; k < n_out; k++) {
-        slot[out[k]] = TAG(INNER + a.n_inner);
-        a.out_id[a.n_inner++] = (uint32_t)out[k];
-    }
-    a.n_number = n_number;
-    a.site[a.rec++] = (uint32_t)w[2];
-    a.at += 2 + n_in;
-    return true;
-}
-
-static bool still_named(uint32_t inner) { return slot[a.out_id[inner]] == TAG(INNER + inner); }
-
 /* Could s have been the script so far? */
 static bool begins_alike(const script *s) {
-    if (s->n_word < a.at || memcmp(s->word, a.s->word, a.at * sizeof *s->word) != 0) return false;
-    for (uint32_t e = 0; e < a.n_ext; e++)
-        if (!ext_matches(s, e, a.ext[e])) return false;
-    for (uint32_t i = 0; i < a.n_inner; i++)
-        if (!s->gone[i] && !still_named(i)) return false;
+    if (s->n_word < a.m.at || memcmp(s->word, a.s->word, a.m.at * sizeof *s->word) != 0) return false;
+    for (uint32_t e = 0; e < a.m.n_ext; e++)
+        if (!dt_match_lies(s->ext_layout, s->ext_donate, e, a.m.ext[e])) return false;
+    for (uint32_t i = 0; i < a.m.n_inner; i++)
+        if (!s->gone[i] && !dt_match_named(&a.m, i)) return false;
     return true;
 }
 
-static bool worth(const script *s) { return s && s->tried != a.epoch && (!s->mesh || dt_order_same(s->mesh)); }
+static void expect(script *s) {
+    a.s = s;
+    a.m.word = s->word;
+    a.m.ext_layout = s->ext_layout;
+    a.m.ext_any = s->ext_donate;
+}
+
+static bool worth(const script *s) { return s && s->tried != a.m.epoch && (!s->mesh || dt_order_same(s->mesh)); }
 
 /* The best script not yet tried: of those that followed the last one, else the last that began with this call. */
 static script *candidate(const dt_call *call) {
@@ -452,9 +346,9 @@ static script *candidate(const dt_call *call) {
 static bool switch_script(void) {
     if (last) follow(last, a.s, -2);
     for (script *s; (s = candidate((dt_call *)(uintptr_t)a.s->word[1]));) {
-        s->tried = a.epoch;
+        s->tried = a.m.epoch;
         if (!begins_alike(s)) continue;
-        a.s = s;
+        expect(s);
         return true;
     }
     return false;
@@ -468,28 +362,28 @@ static void hand_over(dt_engine *e) {
     const uint64_t *w = s->word;
     dt_gvalue **made = a.made;
     uint32_t inner = 0, number = 0;
-    for (uint32_t r = 0; r < a.rec; r++, w += 2 + dt_rec_n_in(w[0])) {
+    for (uint32_t r = 0; r < a.m.rec; r++, w += 2 + dt_rec_n_in(w[0])) {
         dt_call *c = (dt_call *)(uintptr_t)w[1];
         uint64_t in[c->n_in + 1];
         dt_gvalue *v[c->n_in + 1];
         for (int k = 0; k < c->n_in; k++) {
             uint32_t value = (uint32_t)w[2 + k];
             uint64_t what = w[2 + k] >> 32;
-            in[k] = what == NUMBER ? a.number[number++] : 0;
-            v[k] = what >= NUMBER ? NULL : value & INNER ? made[value - INNER] : a.ext[value];
+            in[k] = what == DT_NUMBER ? a.m.number[number++] : 0;
+            v[k] = what >= DT_NUMBER ? NULL : value & DT_INNER ? made[value - DT_INNER] : a.m.ext[value];
         }
-        dt_engine_node(&e->graph, c, a.site[r], v, in, made + inner);
+        dt_engine_node(&e->graph, c, a.m.site[r], v, in, made + inner);
         for (int k = 0; k < c->n_out; k++, inner++) {
-            bool named = still_named(inner);
-            if (made[inner]) made[inner]->client = named && dt_engine_value_put(a.out_id[inner], made[inner]);
+            bool named = dt_match_named(&a.m, inner);
+            if (made[inner]) made[inner]->client = named && dt_engine_value_put(a.m.out_id[inner], made[inner]);
         }
-        e->cut = dt_engine_cut(e, &e->graph, c);
+        e->cut = dt_engine_cut(e, (uint32_t)e->graph.n, c);
     }
     for (uint32_t i = 0; i < inner; i++)
         if (made[i]) dt_gvalue_release(made[i]); /* only if it failed already */
-    for (uint32_t i = 0; i < a.n_ext; i++) {
-        a.ext[i]->uses--;
-        dt_gvalue_release(a.ext[i]);
+    for (uint32_t i = 0; i < a.m.n_ext; i++) {
+        a.m.ext[i]->uses--;
+        dt_gvalue_release(a.m.ext[i]);
     }
 }
 
@@ -497,7 +391,7 @@ static void hand_over(dt_engine *e) {
 static const char *check_end(const script *s) {
     if (a.n_dropped != s->n_gone) return "a result is still named";
     for (uint32_t i = 0; i < s->n_ext; i++) {
-        dt_gvalue *v = a.ext[i];
+        dt_gvalue *v = a.m.ext[i];
         v->named = v->client || v->uses > 1 || v->wanted;
         if (s->ext_donate[i] == 2 || s->ext_donate[i] == dt_gvalue_donatable(v)) continue;
         return s->ext_donate[i] ? "an input's memory may not be overwritten" : "an input's memory may be overwritten";
@@ -508,9 +402,9 @@ static const char *check_end(const script *s) {
 static bool fill_graph(script *s) {
     dt_graph *g = &s->graph;
     for (uint32_t r = 0; r < s->n_rec; r++)
-        if (s->node_of[r] >= 0) g->node[s->node_of[r]].site = a.site[r];
+        if (s->node_of[r] >= 0) g->node[s->node_of[r]].site = a.m.site[r];
     for (uint32_t i = 0; i < s->n_number; i++)
-        if (s->number_to[i]) *s->number_to[i] = a.number[i];
+        if (s->number_to[i]) *s->number_to[i] = a.m.number[i];
     if (g->cap_ext < s->plan->n_ext) {
         dt_gvalue **ext = dt_realloc(g->ext, sizeof *ext * (size_t)s->plan->n_ext);
         if (!ext) return false;
@@ -518,7 +412,7 @@ static bool fill_graph(script *s) {
         g->cap_ext = s->plan->n_ext;
     }
     g->n_ext = s->plan->n_ext;
-    for (int i = 0; i < g->n_ext; i++) g->ext[i] = a.ext[s->ext_at[i]];
+    for (int i = 0; i < g->n_ext; i++) g->ext[i] = a.m.ext[s->ext_at[i]];
     for (uint32_t i = 0; i < s->n_named; i++) {
         const named_out *o = &s->named[i];
         dt_gvalue *v = dt_gvalue_new(o->meta);
@@ -536,11 +430,11 @@ static bool fill_graph(script *s) {
 static void release(dt_engine *e, script *s) {
     for (uint32_t i = 0; i < s->n_named; i++) {
         const named_out *o = &s->named[i];
-        if (!dt_engine_value_put(a.out_id[o->inner], s->graph.node[o->node].out[o->out])) dt_gvalue_free(s->graph.node[o->node].out[o->out]);
+        if (!dt_engine_value_put(a.m.out_id[o->inner], s->graph.node[o->node].out[o->out])) dt_gvalue_free(s->graph.node[o->node].out[o->out]);
     }
     for (uint32_t i = 0; i < s->n_ext; i++) {
-        a.ext[i]->uses--;
-        dt_gvalue_release(a.ext[i]);
+        a.m.ext[i]->uses--;
+        dt_gvalue_release(a.m.ext[i]);
     }
     for (uint32_t i = 0; i < s->n_call; i++) dt_call_unref_many(s->call[i], s->call_count[i]);
     e->stats.nodes += s->n_rec;
@@ -552,8 +446,9 @@ static const char *finish(dt_engine *e) {
     script *s = a.s;
     const char *text = check_end(s);
     if (text) return text;
+    dt_io io;
     if (!fill_graph(s)) return "out of host memory";
-    if (dt_engine_run_plan(e, &s->graph, s->plan, true)) {
+    if (dt_engine_bind_graph(&s->graph, s->plan, &io) || dt_engine_run_plan(e, &io, s->plan, true)) {
         for (uint32_t i = 0; i < s->n_named; i++) dt_gvalue_free(s->graph.node[s->named[i].node].out[s->named[i].out]);
         return "out of memory";
     }
@@ -577,7 +472,7 @@ static void mismatch(dt_engine *e, const char *text, const dt_call *was, const d
     hand_over(e);
 }
 
-static uint32_t last_site(void) { return a.rec ? a.site[a.rec - 1] : 0; }
+static uint32_t last_site(void) { return a.m.rec ? a.m.site[a.m.rec - 1] : 0; }
 
 /* Something else than the script's next call comes. more: calls, so that a longer script may go on; otherwise what was taken is all there is. */
 static void end(dt_engine *e, const char *text, bool more) {
@@ -597,16 +492,13 @@ static void end(dt_engine *e, const char *text, bool more) {
 /* ---- records -------------------------------------------------------------------------------------------------------------------------------- */
 static bool begin(dt_engine *e, const dt_call *call) {
     if (!possible(e) || e->graph.n || dt_order_is_on()) return false;
-    if (++a.epoch == 0) {
-        if (n_slot) memset(slot, 0, n_slot * sizeof *slot);
-        a.epoch = 1;
-    }
+    dt_match_begin(&a.m);
     script *s = candidate(call);
     if (!s) return false;
-    s->tried = a.epoch;
+    s->tried = a.m.epoch;
     e->rolling = 0;
-    a.s = s;
-    a.at = a.rec = a.n_ext = a.n_inner = a.n_number = a.n_dropped = a.n_ext_dropped = 0;
+    a.n_dropped = a.n_ext_dropped = 0;
+    expect(s);
     return true;
 }
 
@@ -616,16 +508,16 @@ bool dt_repeat_call(dt_engine *e, const uint64_t *w) {
         if (e->cut) dt_engine_dispatch();
         if (!begin(e, (dt_call *)(uintptr_t)w[1])) return false;
     }
-    why y = {"another call", -1};
+    dt_why y = {"another call", -1};
     if (DT_UNLIKELY(dt_engine_flush_now())) {
         hand_over(e);
         dt_engine_dispatch();
         return false;
     }
-    while (DT_UNLIKELY(complete() || !take_call(w, &y))) {
-        const dt_call *was = complete() ? NULL : (const dt_call *)(uintptr_t)a.s->word[a.at + 1];
+    while (DT_UNLIKELY(complete() || !dt_match_call(&a.m, w, &y))) {
+        const dt_call *was = complete() ? NULL : (const dt_call *)(uintptr_t)a.s->word[a.m.at + 1];
         if (switch_script()) {
-            y = (why){"another call", -1};
+            y = (dt_why){"another call", -1};
             continue;
         }
         mismatch(e, y.text, was, (const dt_call *)(uintptr_t)w[1], y.input, (uint32_t)w[2]);
@@ -636,19 +528,19 @@ bool dt_repeat_call(dt_engine *e, const uint64_t *w) {
 }
 
 bool dt_repeat_drop(dt_engine *e, uint32_t id) {
-    if (!a.s || id >= n_slot || slot[id] >> 32 != a.epoch) return false;
-    uint32_t value = (uint32_t)slot[id];
-    slot[id] = 0;
-    if (value & INNER) {
+    if (!a.s || !dt_match_knows(&a.m, id)) return false;
+    uint32_t value = (uint32_t)a.m.slot[id];
+    a.m.slot[id] = 0;
+    if (value & DT_INNER) {
         a.n_dropped++;
-        if (DT_UNLIKELY(!a.s->gone[value - INNER]) && !switch_script()) {
+        if (DT_UNLIKELY(!a.s->gone[value - DT_INNER]) && !switch_script()) {
             mismatch(e, "a result is no longer named", NULL, NULL, -1, last_site());
             return true;
         }
     } else {
         a.n_ext_dropped++;
         e->value[id] = NULL;
-        a.ext[value]->client = false;
+        a.m.ext[value]->client = false;
     }
     if (DT_UNLIKELY(complete())) finish_early(e);
     return true;

@@ -27,6 +27,7 @@ typedef struct dt_gvalue {
     uint32_t uses;    /* inputs of pending nodes that are this value */
     uint32_t inner;   /* while dispatching: of those, the subgraph's own */
     uint32_t segment; /* controller/order.c: which segment of the stream made it; 0 none */
+    uint32_t number;  /* controller/round.c: which value of the round under way it is */
     uint64_t layout;  /* 0: every part contiguous; else a hash of how its strides came about */
     dt_part **part;   /* (mesh->n,) when ready */
     /* while pending, or external to the subgraph being planned: */
@@ -49,6 +50,7 @@ typedef struct dt_gnode {
     uint32_t site;
     int32_t at;       /* place in the stream: passes may move nodes */
     bool live, again; /* again: makes values that were evicted */
+    uint32_t rec;     /* controller/round.c: its place in the round */
     dt_gvalue **in;   /* (n_in,) NULL for numbers and absent inputs */
     uint64_t *number; /* (n_in,) */
     dt_gvalue **out;  /* (n_out,) */

@@ -1,0 +1,806 @@
+/* Rounds: repeats of a stream over several meshes.
+ *
+ * A stream that order.c takes apart is dispatched segment by segment, in an order that depends on what comes later: there is no chunk whose end could be waited for.
+ * What repeats is a *round*, all that is recorded between two places where everything is dispatched: a read, a pause of the program, the end of an optimizer's step
+ * (DT_REC_MARK). While one is recorded the usual way it leaves a script: its records, word by word (match.h), and the *commits*, which plan was run with which of its
+ * values, and after how many records. When it begins again, its records are only compared; at the place of a commit the plan is bound to the values that were made
+ * meanwhile and pushed. Nothing is ordered, no node and no key is made, and values become dt_gvalues only if something outside of their segment needs them.
+ *
+ * The order and all plans are functions of the records since the last flush, of what was dropped before each commit, and of how values from outside lie; and that is what
+ * is compared:
+ *   record of a call   as in a chunk (repeat.c)
+ *   at a commit        its results that the client must have dropped, or must name still; what it may overwrite of the memory that it reads
+ * So a round that is replayed does the same in the same order. Only what was learnt about openers could make another order later; such rounds are not kept, nor are
+ * those in which something was dispatched because time passed.
+ *
+ * A mismatch: another script that agrees with all that was taken and committed may go on. Otherwise everything taken is recorded the usual way after all. What was
+ * committed becomes ghosts: segments that count for the order, their clocks, openers and limits, with nothing left to run. So the rest of the round is ordered as if nothing
+ * had been replayed; correct is whatever order.c makes of them, since a call is never run twice and runs after those it reads from.
+ *
+ * Learning costs about 20 ns a call, and is done whenever nothing is replayed. Controller thread only. */
+#include "controller/round.h"
+
+#include <string.h>
+
+#include "controller/match.h"
+#include "passes/options.h"
+
+enum { SCRIPTS = 64, WORDS_MAX = 6 << 20, CALLS_MIN = 4 };
+static const size_t bytes_max = (size_t)192 << 20; /* of all scripts */
+#define DONATE_SHIFT 29                            /* in a commit's reads: 0, 1, 2 no live call reads it */
+#define VALUE(read) ((read) & ~(3u << DONATE_SHIFT))
+enum { GONE, NAMED, EITHER };
+
+typedef struct commit {
+    dt_order_commit order;
+    dt_plan *plan; /* referenced */
+    uint32_t at;   /* how many calls were taken before it */
+    bool at_once;  /* after the last of them; else when something else than a drop comes */
+    uint32_t n_rec, n_read;
+    /* in the round's numbers: rec (n_rec,) the live ones first | read (n_read,) the plan's externals first | number (n_numbers,) | out (n_outs,) results */
+    uint32_t first;
+    uint32_t check, n_check; /* results whose names count: once the script is made */
+} commit;
+
+/* A round: as it is recorded, and, cut to size, as a script. */
+typedef struct round {
+    uint32_t n_rec, n_word, n_ext, n_inner, n_number, n_commit, n_x;
+    uint32_t cap_rec, cap_word, cap_ext, cap_inner, cap_commit, cap_x;
+    uint64_t *word;
+    uint32_t *inner_at, *number_at; /* (n_rec,) first result and first number of a call. While it is recorded */
+    uint64_t *ext_layout;           /* (n_ext,) */
+    uint8_t *named;                 /* (n_inner,) at its commit: GONE or NAMED */
+    commit *commit;
+    uint32_t *x; /* commits' numbers */
+    /* of a script */
+    uint32_t *check;              /* results: inner << 1 | named */
+    uint32_t *reads, *ext_reads;  /* (n_inner,), (n_ext,): commits that read the value */
+    dt_call **call;               /* (n_call,) every call once, referenced */
+    uint32_t *call_count, n_call; /* … and how often */
+    uint32_t n_segments, n_dead;
+    const dt_mesh *last_mesh;
+    bool switched; /* it went over several meshes */
+    double seconds;
+    struct round *next; /* what came after it last time */
+    uint64_t used_at;
+    uint32_t tried;
+    size_t bytes;
+} round;
+
+static dt_match m;
+static round rec;             /* what is recorded now */
+static bool recording, bad;   /* bad: it will not be kept */
+static bool fresh;            /* nothing came since the last call */
+static bool committing;       /* rec.commit[rec.n_commit] waits for its plan */
+static dt_order_state begun;  /* of the round under way */
+static round *script[SCRIPTS];
+static int n_scripts;
+static round *last;
+static size_t bytes_all;
+static uint64_t clock_used;
+
+/* The round that is replayed. */
+static struct {
+    round *s;        /* NULL: none */
+    uint32_t commit; /* the next one */
+    dt_gvalue **made;           /* (n_inner,) NULL: not made yet, or no more */
+    uint32_t *left, *left_ext;  /* (n_inner,), (n_ext,): commits that will read it */
+    uint32_t *from_ext;         /* (n_ext,) its segment */
+    uint8_t *gone;              /* (n_inner,) the client dropped it */
+    uint32_t cap_made, cap_left, cap_left_ext, cap_from_ext, cap_gone;
+    /* of the commit under way */
+    dt_gvalue **value; /* the plan's externals, then its results */
+    uint32_t *site;
+    uint64_t *number;
+    uint32_t cap_value, cap_site, cap_number;
+} a;
+
+static bool possible(const dt_engine *e) {
+    const dt_options *o = dt_options_get();
+    return o->replay && o->cache && !o->evict && !e->remat && !e->n_evicted;
+}
+
+static uint32_t *numbers_of(const round *s, const commit *c) { return s->x + c->first; }
+
+/* ---- recording --------------------------------------------------------------------------------------------------------------------------------------- */
+static void commits_drop(round *s) {
+    for (uint32_t i = 0; i < s->n_commit; i++) {
+        s->commit[i].plan->n_rounds--;
+        dt_plan_unref(s->commit[i].plan);
+    }
+    s->n_commit = 0;
+}
+
+static void rec_clear(void) {
+    commits_drop(&rec);
+    rec.n_rec = rec.n_word = rec.n_ext = rec.n_inner = rec.n_number = rec.n_x = rec.n_dead = 0;
+    recording = bad = fresh = committing = false;
+}
+
+static void rec_begin(void) {
+    rec_clear();
+    dt_match_begin(&m);
+    dt_order_place(&begun);
+    recording = true;
+}
+
+/* Room for one more call. */
+static bool rec_room(uint32_t n_in, uint32_t n_out) {
+    uint32_t cap = rec.cap_rec;
+    return rec.n_word + 2 + n_in <= WORDS_MAX && dt_grow(&rec.word, &rec.cap_word, rec.n_word + 2 + n_in, sizeof *rec.word) &&
+           dt_grow(&rec.inner_at, &cap, rec.n_rec + 1, sizeof *rec.inner_at) && dt_grow(&rec.number_at, &rec.cap_rec, rec.n_rec + 1, sizeof *rec.number_at) &&
+           dt_grow(&rec.ext_layout, &rec.cap_ext, rec.n_ext + n_in, sizeof *rec.ext_layout) &&
+           dt_grow(&rec.named, &rec.cap_inner, rec.n_inner + n_out, sizeof *rec.named);
+}
+
+static uint64_t rec_input(dt_gvalue *v, uint32_t id) {
+    if (dt_match_knows(&m, id)) return m.slot[id] & UINT32_MAX;
+    uint32_t e = rec.n_ext++;
+    rec.ext_layout[e] = v->layout;
+    v->number = e;
+    m.slot[id] = dt_match_tag(&m, e);
+    return (uint64_t)DT_FIRST << 32 | e;
+}
+
+static bool rec_call(const uint64_t *w, const dt_gnode *n) {
+    const dt_call *c = n->call;
+    const uint64_t *in = w + 3, *out = in + c->n_in;
+    if (!rec_room(c->n_in, c->n_out)) return false;
+    rec.inner_at[rec.n_rec] = rec.n_inner;
+    rec.number_at[rec.n_rec++] = rec.n_number;
+    rec.word[rec.n_word++] = w[0];
+    rec.word[rec.n_word++] = w[1];
+    for (int k = 0; k < c->n_in; k++) {
+        uint64_t x = (uint64_t)DT_NOTHING << 32;
+        if (c->in[k] && c->in[k]->wrapped) {
+            x = (uint64_t)DT_NUMBER << 32;
+            rec.n_number++;
+        } else if (c->in[k]) {
+            if (!n->in[k] || !dt_match_slot(&m, (uint32_t)in[k])) return false;
+            x = rec_input(n->in[k], (uint32_t)in[k]);
+        }
+        rec.word[rec.n_word++] = x;
+    }
+    for (int k = 0; k < c->n_out; k++) {
+        if (!n->out[k] || !dt_match_slot(&m, (uint32_t)out[k])) return false;
+        n->out[k]->number = DT_INNER + rec.n_inner;
+        m.slot[out[k]] = dt_match_tag(&m, DT_INNER + rec.n_inner++);
+    }
+    return true;
+}
+
+void dt_round_record(const uint64_t *w, dt_gnode *n) {
+    if (bad) return;
+    n->rec = rec.n_rec;
+    if (!possible(&dt_the_engine) || !rec_call(w, n)) bad = true;
+    fresh = true;
+}
+
+void dt_round_open(void) {
+    if (!recording) rec_begin();
+}
+
+void dt_round_failed(void) { bad = true; }
+
+void dt_round_commit(const dt_order_commit *c) {
+    if (!recording || bad) return;
+    if (committing || !dt_grow(&rec.commit, &rec.cap_commit, rec.n_commit + 1, sizeof *rec.commit)) {
+        bad = true;
+        return;
+    }
+    commit *x = &rec.commit[rec.n_commit];
+    *x = (commit){.order = *c, .at = rec.n_rec, .at_once = fresh};
+    x->order.entry.id -= begun.id;
+    x->order.entry.run -= begun.id;
+    x->order.entry.begin -= begun.time;
+    x->order.entry.end -= begun.time;
+    committing = true;
+}
+
+/* A value that only dead calls of c read. */
+static void rec_dead_read(commit *c, uint32_t *x, const dt_gvalue *v) {
+    for (uint32_t i = 0; i < c->n_read; i++)
+        if (VALUE(x[i]) == v->number) return;
+    x[c->n_read++] = v->number | 2u << DONATE_SHIFT;
+}
+
+static bool rec_commit(commit *c, const dt_graph *g, dt_plan *p) {
+    uint32_t most = (uint32_t)g->n + (uint32_t)g->n_ext + (uint32_t)p->n_numbers + (uint32_t)p->n_outs;
+    for (int i = p->n_nodes; i < g->n; i++) most += g->node[i].call->n_in;
+    if (!dt_grow(&rec.x, &rec.cap_x, rec.n_x + most, sizeof *rec.x)) return false;
+    uint32_t *x = rec.x + rec.n_x;
+    c->first = rec.n_x;
+    for (int i = 0; i < g->n; i++) {
+        const dt_gnode *n = &g->node[i];
+        *x++ = n->rec;
+        for (int k = 0; k < n->call->n_out; k++) rec.named[rec.inner_at[n->rec] + (uint32_t)k] = n->out[k]->named ? NAMED : GONE;
+    }
+    c->n_rec = (uint32_t)g->n;
+    for (int i = 0; i < g->n_ext; i++) x[c->n_read++] = g->ext[i]->number | (uint32_t)dt_gvalue_donatable(g->ext[i]) << DONATE_SHIFT;
+    for (int i = p->n_nodes; i < g->n; i++)
+        for (int k = 0; k < g->node[i].call->n_in; k++)
+            if (g->node[i].in[k] && g->node[i].in[k]->ready) rec_dead_read(c, x, g->node[i].in[k]);
+    x += c->n_read;
+    for (int k = 0; k < p->n_numbers; k++) {
+        const dt_gnode *n = &g->node[p->number[k].node];
+        uint32_t at = rec.number_at[n->rec];
+        for (uint32_t i = 0; i < p->number[k].in; i++) at += n->call->in[i] && n->call->in[i]->wrapped;
+        *x++ = at;
+    }
+    for (int o = 0; o < p->n_outs; o++) *x++ = rec.inner_at[g->node[p->out[o].node].rec] + (uint32_t)p->out[o].out;
+    rec.n_x = (uint32_t)(x - rec.x);
+    rec.n_dead += (uint32_t)(g->n - p->n_nodes);
+    return true;
+}
+
+void dt_round_plan(const dt_graph *g, dt_plan *p) {
+    if (!committing) return;
+    committing = false;
+    commit *c = &rec.commit[rec.n_commit];
+    if (bad || !rec_commit(c, g, p)) {
+        bad = true;
+        return;
+    }
+    c->plan = p;
+    atomic_fetch_add_explicit(&p->refs, 1, memory_order_relaxed);
+    p->n_rounds++;
+    rec.n_commit++;
+}
+
+/* ---- scripts ------------------------------------------------------------------------------------------------------------------------------------------ */
+static void script_free(round *s) {
+    for (uint32_t i = 0; i < s->n_call; i++) dt_call_unref(s->call[i]);
+    commits_drop(s);
+    bytes_all -= s->bytes;
+    void *all[] = {s->word, s->ext_layout, s->named, s->commit, s->x, s->check, s->reads, s->ext_reads, s->call, s->call_count, s};
+    for (size_t i = 0; i < sizeof all / sizeof *all; i++) dt_free(all[i]);
+}
+
+static void script_forget(int at) {
+    round *s = script[at];
+    script[at] = script[--n_scripts];
+    if (last == s) last = NULL;
+    for (int i = 0; i < n_scripts; i++)
+        if (script[i]->next == s) script[i]->next = NULL;
+    script_free(s);
+}
+
+static void make_room(size_t bytes) {
+    while (n_scripts == SCRIPTS || (n_scripts && bytes_all + bytes > bytes_max)) {
+        int old = 0;
+        for (int i = 1; i < n_scripts; i++)
+            if (script[i]->used_at < script[old]->used_at) old = i;
+        script_forget(old);
+    }
+}
+
+void dt_round_forget(dt_plan *p) {
+    if (!p->n_rounds) return;
+    for (uint32_t i = 0; i < rec.n_commit; i++) bad |= rec.commit[i].plan == p;
+    for (int at = n_scripts - 1; at >= 0; at--) {
+        bool uses = false;
+        for (uint32_t i = 0; i < script[at]->n_commit && !uses; i++) uses = script[at]->commit[i].plan == p;
+        if (uses) script_forget(at);
+    }
+}
+
+/* Takes another reference of every call, and counts how often each comes. */
+static bool collect_calls(round *s) {
+    uint32_t size = 64, cap_call = 0, cap_count = 0, at = 0;
+    while (size < 2 * s->n_rec && size < 1u << 16) size *= 2;
+    uint32_t *table = dt_calloc(size, sizeof *table); /* 1 + index */
+    bool ok = table != NULL;
+    for (uint32_t r = 0; ok && r < s->n_rec; r++, at += 2 + dt_rec_n_in(s->word[at])) {
+        dt_call *c = (dt_call *)(uintptr_t)s->word[at + 1];
+        uint64_t h = dt_hash_mix(3, (uint64_t)(uintptr_t)c);
+        if (c->mesh->ndim) s->last_mesh = c->mesh;
+        while (table[h % size] && s->call[table[h % size] - 1] != c) h++;
+        uint32_t *k = &table[h % size];
+        if (!*k) {
+            ok = s->n_call < size / 2 && dt_grow(&s->call, &cap_call, s->n_call + 1, sizeof(dt_call *)) &&
+                 dt_grow(&s->call_count, &cap_count, s->n_call + 1, sizeof *s->call_count);
+            if (!ok) break;
+            dt_call_ref(c);
+            s->call_count[s->n_call] = 0;
+            s->call[s->n_call++] = c;
+            *k = s->n_call;
+        }
+        s->call_count[*k - 1]++;
+    }
+    dt_free(table);
+    return ok;
+}
+
+/* Which results' names a commit depends on: those that it makes or leaves out because of them. */
+static void list_checks(round *s, const uint32_t *inner_at) {
+    uint32_t n = 0;
+    for (uint32_t i = 0; i < s->n_commit; i++) {
+        commit *c = &s->commit[i];
+        const uint32_t *r = numbers_of(s, c);
+        c->check = n;
+        for (uint32_t k = 0; k < c->n_rec; k++) {
+            uint32_t end = r[k] + 1 < s->n_rec ? inner_at[r[k] + 1] : s->n_inner;
+            for (uint32_t v = inner_at[r[k]]; v < end; v++)
+                if (s->named[v] == GONE || !s->reads[v]) s->check[n++] = v << 1 | (s->named[v] == NAMED);
+        }
+        c->n_check = n - c->check;
+    }
+}
+
+static void count_reads(round *s) {
+    for (uint32_t i = 0; i < s->n_commit; i++) {
+        const commit *c = &s->commit[i];
+        const uint32_t *read = numbers_of(s, c) + c->n_rec;
+        for (uint32_t k = 0; k < c->n_read; k++) {
+            uint32_t v = VALUE(read[k]);
+            (*(v & DT_INNER ? &s->reads[v - DT_INNER] : &s->ext_reads[v]))++;
+        }
+    }
+}
+
+static void *copy(const void *from, size_t n, size_t each) {
+    void *p = dt_malloc(n * each + 1);
+    if (p && n) memcpy(p, from, n * each);
+    return p;
+}
+
+/* rec as a script; NULL: out of host memory. */
+static round *script_new(void) {
+    size_t bytes = 8 * (size_t)rec.n_word + 16 * (size_t)rec.n_inner + 16 * (size_t)rec.n_ext + 4 * (size_t)rec.n_x + sizeof(commit) * rec.n_commit;
+    make_room(bytes);
+    round *s = bytes > bytes_max ? NULL : dt_malloc(sizeof *s);
+    if (!s) return NULL;
+    dt_order_state now;
+    dt_order_place(&now);
+    *s = rec;
+    s->word = copy(rec.word, rec.n_word, sizeof *rec.word);
+    s->ext_layout = copy(rec.ext_layout, rec.n_ext, sizeof *rec.ext_layout);
+    s->named = copy(rec.named, rec.n_inner, sizeof *rec.named);
+    s->commit = copy(rec.commit, rec.n_commit, sizeof *rec.commit);
+    s->x = copy(rec.x, rec.n_x, sizeof *rec.x);
+    s->check = dt_malloc(sizeof *s->check * rec.n_inner + 1);
+    s->reads = dt_calloc(rec.n_inner + 1, sizeof *s->reads);
+    s->ext_reads = dt_calloc(rec.n_ext + 1, sizeof *s->ext_reads);
+    s->inner_at = s->number_at = NULL;
+    s->bytes = bytes;
+    s->n_segments = now.id - begun.id;
+    s->seconds = now.time - begun.time;
+    s->switched = now.calls_since_switch < begun.calls_since_switch + rec.n_rec;
+    bytes_all += bytes;
+    if (s->commit) rec.n_commit = 0; /* their references are the script's */
+    else s->n_commit = 0;
+    bool ok = s->word && s->ext_layout && s->named && s->commit && s->x && s->check && s->reads && s->ext_reads && collect_calls(s);
+    if (!ok) {
+        script_free(s);
+        return NULL;
+    }
+    count_reads(s);
+    list_checks(s, rec.inner_at);
+    return s;
+}
+
+/* Was every call dispatched by a commit that was seen? */
+static bool is_whole(void) {
+    uint32_t n = 0;
+    for (uint32_t i = 0; i < rec.n_commit; i++) n += rec.commit[i].n_rec;
+    return n == rec.n_rec && !committing;
+}
+
+static void came(round *s) {
+    if (last) last->next = s;
+    last = s;
+    if (s) s->used_at = ++clock_used;
+}
+
+void dt_round_end(dt_engine *e) {
+    if (!recording) return;
+    round *s = !bad && rec.n_rec >= CALLS_MIN && is_whole() && possible(e) ? script_new() : NULL;
+    if (s) script[n_scripts++] = s;
+    came(s);
+    rec_clear();
+}
+
+/* ---- which script -------------------------------------------------------------------------------------------------------------------------------------- */
+static bool complete(void) { return m.at == a.s->n_word; }
+bool dt_round_complete(void) { return a.s && complete(); }
+
+static bool room(const round *s) {
+    return dt_match_room(&m, s->n_ext, s->n_inner, s->n_rec, s->n_number) && dt_grow(&a.made, &a.cap_made, s->n_inner, sizeof *a.made) &&
+           dt_grow(&a.left, &a.cap_left, s->n_inner, sizeof *a.left) && dt_grow(&a.gone, &a.cap_gone, s->n_inner, sizeof *a.gone) &&
+           dt_grow(&a.left_ext, &a.cap_left_ext, s->n_ext, sizeof *a.left_ext) && dt_grow(&a.from_ext, &a.cap_from_ext, s->n_ext, sizeof *a.from_ext);
+}
+
+/* s is expected from here on; what was taken so far is the same in it. */
+static void expect(round *s, uint32_t n_inner, uint32_t n_ext) {
+    a.s = s;
+    s->tried = m.epoch;
+    m.word = s->word;
+    m.ext_layout = s->ext_layout;
+    m.ext_any = NULL;
+    memset(a.made + n_inner, 0, sizeof *a.made * (s->n_inner - n_inner));
+    memset(a.gone + n_inner, 0, s->n_inner - n_inner);
+    memcpy(a.left + n_inner, s->reads + n_inner, sizeof *a.left * (s->n_inner - n_inner));
+    memcpy(a.left_ext + n_ext, s->ext_reads + n_ext, sizeof *a.left_ext * (s->n_ext - n_ext));
+}
+
+static round *candidate(const uint64_t *w) {
+    round *best = NULL;
+    for (int i = 0; i < n_scripts; i++) {
+        round *s = script[i];
+        if (s->tried == m.epoch || s->word[0] != w[0] || s->word[1] != w[1]) continue;
+        if (last && s == last->next) return s;
+        if (!best || s->used_at > best->used_at) best = s;
+    }
+    return best;
+}
+
+static uint32_t end_of(const round *s, uint32_t n_commit) { return n_commit < s->n_commit ? s->commit[n_commit].first : s->n_x; }
+
+/* Could s have been the script so far? */
+static bool begins_alike(const round *s) {
+    const round *was = a.s;
+    if (s->n_word < m.at || s->n_commit < a.commit || memcmp(s->word, was->word, m.at * sizeof *s->word) != 0) return false;
+    if (end_of(s, a.commit) != end_of(was, a.commit) || (s->n_commit > a.commit && s->commit[a.commit].at < m.rec)) return false;
+    if (end_of(s, a.commit) && memcmp(s->x, was->x, end_of(s, a.commit) * sizeof *s->x) != 0) return false;
+    for (uint32_t i = 0; i < a.commit; i++) {
+        const commit *p = &s->commit[i], *q = &was->commit[i];
+        if (p->plan != q->plan || p->at != q->at || p->at_once != q->at_once || p->n_rec != q->n_rec || p->n_read != q->n_read) return false;
+    }
+    for (uint32_t e = 0; e < m.n_ext; e++) {
+        uint32_t done = was->ext_reads[e] - a.left_ext[e];
+        if (s->ext_layout[e] != was->ext_layout[e] || s->ext_reads[e] < done || !a.left_ext[e] != (s->ext_reads[e] == done)) return false;
+    }
+    for (uint32_t i = 0; i < m.n_inner; i++) {
+        uint32_t done = was->reads[i] - a.left[i];
+        if (s->reads[i] < done || (a.made[i] && !a.left[i] != (s->reads[i] == done))) return false;
+    }
+    return true;
+}
+
+/* Another script that agrees with all that was taken. */
+static bool switch_script(void) {
+    for (round *s; (s = candidate(a.s->word));) {
+        s->tried = m.epoch;
+        if (!begins_alike(s) || !room(s)) continue;
+        for (uint32_t e = 0; e < m.n_ext; e++) a.left_ext[e] += s->ext_reads[e] - a.s->ext_reads[e];
+        for (uint32_t i = 0; i < m.n_inner; i++) a.left[i] += s->reads[i] - a.s->reads[i];
+        expect(s, m.n_inner, m.n_ext);
+        return true;
+    }
+    return false;
+}
+
+static bool begin(dt_engine *e, const uint64_t *w) {
+    if (!n_scripts || e->graph.n || !possible(e)) return false;
+    dt_match_begin(&m);
+    round *s = candidate(w);
+    if (!s || !room(s)) return false;
+    dt_order_place(&begun);
+    a.commit = 0;
+    expect(s, 0, 0);
+    return true;
+}
+
+/* ---- replaying ---------------------------------------------------------------------------------------------------------------------------------------- */
+static dt_gvalue **value_of(uint32_t v) { return v & DT_INNER ? &a.made[v - DT_INNER] : &m.ext[v]; }
+static uint32_t *left_of(uint32_t v) { return v & DT_INNER ? &a.left[v - DT_INNER] : &a.left_ext[v]; }
+
+/* Nobody may need it any more. */
+static void let_go(uint32_t v) {
+    dt_gvalue **g = value_of(v), *x = *g;
+    if (x->client || x->uses) return;
+    *g = NULL;
+    dt_gvalue_release(x);
+}
+
+/* Value v of the round has one reader less. */
+static void was_read(uint32_t v) {
+    uint32_t *left = left_of(v);
+    if (--*left) return;
+    (*value_of(v))->uses--;
+    let_go(v);
+}
+
+/* What the comparison of records could not tell. NULL: c's plan may run. */
+static const char *check(const commit *c) {
+    const uint32_t *r = a.s->check + c->check;
+    for (uint32_t i = 0; i < c->n_check; i++)
+        if (DT_UNLIKELY(a.gone[r[i] >> 1] == (r[i] & 1))) return r[i] & 1 ? "a result is no longer named" : "a result is still named";
+    r = numbers_of(a.s, c) + c->n_rec;
+    for (int i = 0; i < c->plan->n_ext; i++) {
+        uint32_t v = VALUE(r[i]), donate = r[i] >> DONATE_SHIFT & 3;
+        dt_gvalue *g = *value_of(v);
+        if (DT_UNLIKELY(!g)) return "a value is lost";
+        g->named = g->client || *left_of(v) > 1 || g->wanted;
+        if (DT_UNLIKELY(donate != dt_gvalue_donatable(g))) return donate ? "an input's memory may not be overwritten" : "an input's memory may be overwritten";
+        a.value[i] = g;
+    }
+    return NULL;
+}
+
+static bool make_results(const commit *c) {
+    const dt_plan *p = c->plan;
+    const uint32_t *rec_of = numbers_of(a.s, c), *out = rec_of + c->n_rec + c->n_read + p->n_numbers;
+    dt_gvalue **v = a.value + p->n_ext;
+    for (int o = 0; o < p->n_outs; o++) {
+        const dt_out_plan *y = &p->out[o];
+        uint32_t i = out[o];
+        if (!(v[o] = dt_gvalue_new(p->call[y->node]->out[y->out]))) {
+            while (o-- > 0) dt_gvalue_free(v[o]);
+            return false;
+        }
+        v[o]->client = !a.gone[i];
+        v[o]->uses = a.left[i] > 0;
+        v[o]->site = m.site[rec_of[y->node]];
+        v[o]->out = (uint32_t)y->out;
+        v[o]->number = DT_INNER + i;
+    }
+    return true;
+}
+
+/* Binds and pushes the next commit's plan. NULL, or why it cannot be: nothing has changed then. */
+static const char *run_commit(dt_engine *e) {
+    const commit *c = &a.s->commit[a.commit];
+    dt_plan *p = c->plan;
+    if (!dt_grow(&a.value, &a.cap_value, (uint32_t)(p->n_ext + p->n_outs), sizeof *a.value) ||
+        !dt_grow(&a.site, &a.cap_site, (uint32_t)p->n_nodes + 1, sizeof *a.site) || !dt_grow(&a.number, &a.cap_number, (uint32_t)p->n_numbers, sizeof *a.number))
+        return "out of host memory";
+    const char *text = check(c);
+    if (text) return text;
+    const uint32_t *rec_of = numbers_of(a.s, c), *read = rec_of + c->n_rec, *number = read + c->n_read, *out = number + p->n_numbers;
+    a.site[0] = m.site[rec_of[0]];
+    for (int i = 0; i < p->n_nodes; i++) a.site[i] = m.site[rec_of[i]];
+    for (int k = 0; k < p->n_numbers; k++) a.number[k] = m.number[number[k]];
+    if (!make_results(c)) return "out of host memory";
+    dt_gvalue **v = a.value + p->n_ext;
+    if (dt_engine_run_plan(e, &(dt_io){a.value, v, a.site, a.number, c->n_rec}, p, true)) {
+        for (int o = 0; o < p->n_outs; o++) dt_gvalue_free(v[o]);
+        return "out of memory";
+    }
+    for (int o = 0; o < p->n_outs; o++) {
+        a.made[out[o]] = v[o];
+        if (v[o]->client) v[o]->client = dt_engine_value_put(m.out_id[out[o]], v[o]);
+    }
+    for (uint32_t i = 0; i < c->n_read; i++) was_read(VALUE(read[i]));
+    dt_order_replayed(&begun, &c->order);
+    dt_cache_used(e, p);
+    a.commit++;
+    return NULL;
+}
+
+/* Those whose place is here. at_once: right after a call. */
+static const char *run_commits(dt_engine *e, bool at_once) {
+    const char *text = NULL;
+    while (!text && a.commit < a.s->n_commit && a.s->commit[a.commit].at <= m.rec && (!at_once || a.s->commit[a.commit].at_once)) text = run_commit(e);
+    return text;
+}
+
+/* All records were taken and all plans ran. */
+static void finish(dt_engine *e) {
+    round *s = a.s;
+    for (uint32_t i = 0; i < s->n_call; i++) dt_call_unref_many(s->call[i], s->call_count[i]);
+    e->stats.nodes += s->n_rec;
+    e->stats.nodes_dead += s->n_dead;
+    dt_order_skip(s->n_segments, s->seconds, s->n_rec, s->last_mesh, s->switched);
+    for (uint32_t i = 0; i < s->n_commit; i++) {
+        const commit *c = &s->commit[i];
+        const uint32_t *out = numbers_of(s, c) + c->n_rec + c->n_read + c->plan->n_numbers;
+        for (int o = 0; o < c->plan->n_outs; o++) {
+            dt_gvalue *v = a.made[out[o]];
+            if (!v) continue;
+            v->segment = begun.id + c->order.entry.id;
+            dt_order_alive(&c->order, v->segment);
+        }
+    }
+    a.s = NULL;
+    dt_cache_replayed(s->n_rec);
+    came(s);
+}
+
+/* ---- a mismatch ---------------------------------------------------------------------------------------------------------------------------------------- */
+/* The recorded round is the beginning of the replayed one. */
+static void rec_prefix(const round *s) {
+    rec_clear();
+    recording = true;
+    uint32_t cap = rec.cap_rec, n_x = end_of(s, a.commit);
+    bad = !(dt_grow(&rec.word, &rec.cap_word, m.at, sizeof *rec.word) && dt_grow(&rec.inner_at, &cap, m.rec, sizeof *rec.inner_at) &&
+            dt_grow(&rec.number_at, &rec.cap_rec, m.rec, sizeof *rec.number_at) &&
+            dt_grow(&rec.ext_layout, &rec.cap_ext, m.n_ext, sizeof *rec.ext_layout) && dt_grow(&rec.named, &rec.cap_inner, m.n_inner, sizeof *rec.named) &&
+            dt_grow(&rec.commit, &rec.cap_commit, a.commit, sizeof *rec.commit) && dt_grow(&rec.x, &rec.cap_x, n_x, sizeof *rec.x));
+    if (bad) return;
+    memcpy(rec.word, s->word, m.at * sizeof *rec.word);
+    memcpy(rec.named, s->named, m.n_inner * sizeof *rec.named);
+    if (m.n_ext) memcpy(rec.ext_layout, s->ext_layout, m.n_ext * sizeof *rec.ext_layout);
+    if (n_x) memcpy(rec.x, s->x, n_x * sizeof *rec.x);
+    for (uint32_t i = 0; i < a.commit; i++) {
+        rec.commit[i] = s->commit[i];
+        atomic_fetch_add_explicit(&s->commit[i].plan->refs, 1, memory_order_relaxed);
+        s->commit[i].plan->n_rounds++;
+        rec.n_dead += s->commit[i].n_rec - (uint32_t)s->commit[i].plan->n_nodes;
+    }
+    rec.n_commit = a.commit;
+    rec.n_x = n_x;
+    rec.n_word = m.at;
+    rec.n_ext = m.n_ext;
+}
+
+typedef struct hand { /* what was taken goes to order.c */
+    dt_engine *e;
+    const round *s;
+    uint32_t *from;               /* (n_inner,) the results' segments */
+    uint8_t *done;                /* (n_rec,) it was dispatched */
+    const dt_order_commit **due;  /* (n_commit,) */
+    uint32_t n_due;
+} hand;
+
+static void hand_ghost(hand *h, dt_call *c, uint32_t segment, uint32_t inner) {
+    uint32_t n_gone = 0;
+    for (int k = 0; k < c->n_out; k++, inner++) {
+        if (h->from) h->from[inner] = segment;
+        if (a.made[inner])
+            a.made[inner]->segment = segment;
+        else
+            n_gone++;
+    }
+    dt_order_ghost(segment, n_gone);
+    dt_call_unref(c);
+    h->e->stats.nodes++;
+}
+
+static void hand_node(hand *h, dt_graph *g, dt_call *c, uint32_t segment, uint32_t r, const uint64_t *word, uint32_t inner, uint32_t number) {
+    dt_gvalue *v[c->n_in + 1];
+    uint64_t in[c->n_in + 1];
+    for (int k = 0; k < c->n_in; k++) {
+        uint32_t value = (uint32_t)word[k], what = (uint32_t)(word[k] >> 32);
+        in[k] = what == DT_NUMBER ? m.number[number++] : 0;
+        v[k] = what >= DT_NUMBER ? NULL : value & DT_INNER ? a.made[value - DT_INNER] : m.ext[value];
+    }
+    dt_engine_node(g, c, m.site[r], v, in, a.made + inner);
+    if (g && g->n) g->node[g->n - 1].rec = r;
+    for (int k = 0; k < c->n_out; k++, inner++) {
+        dt_gvalue *o = a.made[inner];
+        if (h->from) h->from[inner] = segment;
+        if (!o) continue;
+        o->client = !a.gone[inner] && dt_engine_value_put(m.out_id[inner], o);
+        o->segment = segment;
+        o->number = DT_INNER + inner;
+    }
+}
+
+static void hand_call(hand *h, uint32_t r, const uint64_t *word, uint32_t inner, uint32_t number) {
+    dt_call *c = (dt_call *)(uintptr_t)word[1];
+    uint32_t from[c->n_in + 1], segment = 0, due = h->n_due;
+    for (int k = 0; k < c->n_in; k++) {
+        uint32_t value = (uint32_t)word[2 + k];
+        bool known = word[2 + k] >> 32 < DT_NUMBER;
+        from[k] = !known ? 0 : !(value & DT_INNER) ? a.from_ext[value] : h->from ? h->from[value - DT_INNER] : 0;
+    }
+    while (h->n_due < a.commit && h->s->commit[h->n_due].at <= r) h->n_due++;
+    if (h->due && h->n_due > due) dt_order_due(h->due + due, h->n_due - due, begun.id);
+    (void)dt_order_active(c->mesh);
+    dt_graph *g = dt_order_graph(c, from, &segment);
+    bool ghost = h->done ? h->done[r] : false;
+    if (g && ghost)
+        hand_ghost(h, c, segment, inner);
+    else
+        hand_node(h, g, c, segment, r, word + 2, inner, number);
+    if (g && dt_engine_cut(h->e, dt_order_calls(segment), c)) dt_order_cut(segment);
+}
+
+/* What was taken is recorded the usual way; what ran already, as ghosts. */
+static void hand_over(dt_engine *e) {
+    round *s = a.s;
+    hand h = {.e = e, .s = s, .from = dt_calloc(m.n_inner + 1, sizeof *h.from), .done = dt_calloc(m.rec + 1, 1), .due = dt_calloc(a.commit + 1, sizeof *h.due)};
+    rec_prefix(s);
+    bad |= !h.from || !h.done || !h.due;
+    for (uint32_t i = 0; i < a.commit; i++) {
+        const uint32_t *r = numbers_of(s, &s->commit[i]);
+        if (h.due) h.due[i] = &s->commit[i].order;
+        for (uint32_t k = 0; h.done && k < s->commit[i].n_rec; k++) h.done[r[k]] = 1;
+    }
+    a.s = NULL;
+    for (uint32_t i = 0; i < m.n_ext; i++)
+        if (m.ext[i]) m.ext[i]->uses -= a.left_ext[i] > 0;
+    for (uint32_t i = 0; i < m.n_inner; i++)
+        if (a.made[i]) a.made[i]->uses -= a.left[i] > 0;
+    dt_order_ghosts(true);
+    uint32_t inner = 0, number = 0;
+    const uint64_t *w = s->word;
+    for (uint32_t r = 0; r < m.rec; r++, w += 2 + dt_rec_n_in(w[0])) {
+        const dt_call *c = (dt_call *)(uintptr_t)w[1];
+        if (!bad) rec.inner_at[r] = inner, rec.number_at[r] = number;
+        hand_call(&h, r, w, inner, number);
+        inner += c->n_out;
+        for (int k = 0; k < c->n_in; k++) number += w[2 + k] >> 32 == DT_NUMBER;
+    }
+    dt_order_ghosts(false);
+    rec.n_rec = m.rec;
+    rec.n_inner = inner;
+    rec.n_number = number;
+    for (uint32_t i = 0; i < m.n_inner; i++)
+        if (a.made[i]) dt_gvalue_release(a.made[i]);
+    for (uint32_t i = 0; i < m.n_ext; i++)
+        if (m.ext[i]) dt_gvalue_release(m.ext[i]);
+    dt_free(h.from);
+    dt_free(h.done);
+    dt_free(h.due);
+}
+
+static uint32_t last_site(void) { return m.rec ? m.site[m.rec - 1] : 0; }
+
+static void mismatch(dt_engine *e, const char *text, const dt_call *was, const dt_call *is, int input, uint32_t site) {
+    dt_cache_mismatch(text, was, is, input, site);
+    hand_over(e);
+}
+
+/* ---- records -------------------------------------------------------------------------------------------------------------------------------------------- */
+/* The next call as the script has it, and what is dispatched before and after it. NULL: it was taken. *taken: it was, but a commit behind it could not be made. */
+static const char *take(dt_engine *e, const uint64_t *w, dt_why *y, bool *taken) {
+    y->input = -1;
+    if (complete() || w[0] != m.word[m.at] || w[1] != m.word[m.at + 1]) return "another call";
+    const char *text = run_commits(e, false);
+    if (text) return text;
+    uint32_t n_ext = m.n_ext;
+    if (!dt_match_call(&m, w, y)) return y->text;
+    for (; n_ext < m.n_ext; n_ext++) a.from_ext[n_ext] = m.ext[n_ext]->segment;
+    *taken = true;
+    return run_commits(e, true);
+}
+
+bool dt_round_call(dt_engine *e, const uint64_t *w) {
+    if (!a.s) {
+        if (recording || !begin(e, w)) return false;
+    }
+    if (DT_UNLIKELY(dt_engine_flush_now())) {
+        hand_over(e);
+        return false;
+    }
+    dt_why y;
+    bool taken = false;
+    const char *text;
+    while (DT_UNLIKELY((text = take(e, w, &y, &taken)) != NULL)) {
+        bool call = text == y.text || (!taken && strcmp(text, "another call") == 0);
+        const dt_call *was = complete() ? NULL : (const dt_call *)(uintptr_t)a.s->word[m.at + 1];
+        if (!taken && switch_script()) continue;
+        mismatch(e, text, call ? was : NULL, call ? (const dt_call *)(uintptr_t)w[1] : NULL, y.input, (uint32_t)w[2]);
+        break;
+    }
+    return !text || taken;
+}
+
+bool dt_round_drop(dt_engine *e, uint32_t id) {
+    fresh = false;
+    if (!dt_match_knows(&m, id)) return false;
+    uint32_t v = (uint32_t)m.slot[id];
+    m.slot[id] = 0;
+    if (!a.s) return false;
+    if (v & DT_INNER) a.gone[v - DT_INNER] = 1;
+    dt_gvalue *g = *value_of(v);
+    if (!g) return true; /* not made yet */
+    e->value[id] = NULL;
+    g->client = false;
+    let_go(v);
+    return true;
+}
+
+void dt_round_settle(dt_engine *e, const char *why) {
+    while (a.s) {
+        const char *text = complete() ? run_commits(e, false) : why;
+        if (!text) {
+            finish(e);
+            return;
+        }
+        if (!switch_script()) mismatch(e, text, NULL, NULL, -1, last_site());
+    }
+}
+
+void dt_round_free(void) {
+    rec_clear();
+    while (n_scripts) script_forget(n_scripts - 1);
+    void *all[] = {rec.word, rec.inner_at, rec.number_at, rec.ext_layout, rec.named, rec.commit, rec.x, a.made, a.left, a.left_ext, a.from_ext, a.gone, a.value, a.site, a.number};
+    for (size_t i = 0; i < sizeof all / sizeof *all; i++) dt_free(all[i]);
+    memset(&rec, 0, sizeof rec);
+    memset(&a, 0, sizeof a);
+    dt_match_free(&m);
+    last = NULL;
+}
