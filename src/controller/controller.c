@@ -468,13 +468,9 @@ static void forget(dt_engine *e) {
         if (!v) continue;
         for (int i = 0; v->part && i < v->meta->mesh->n; i++)
             if (v->part[i] && !(i && v->part[i] == v->part[0])) dt_buf_unref(v->part[i]->buf);
-        dt_free(v->part);
-        dt_free(v);
+        dt_gvalue_parts_forget(v);
     }
-    for (dt_gvalue *v = e->free_values, *next; v; v = next) {
-        next = (dt_gvalue *)v->part;
-        dt_free(v);
-    }
+    dt_gvalues_forget();
     dt_free(e->value);
     dt_graph_fini(&e->graph);
     dt_ring_fini(&e->ring);
@@ -545,6 +541,7 @@ void dt_engine_stop(void) {
         dt_cache_free(e);
         dt_repeat_free();
         dt_dispatch_free();
+        dt_gvalues_free();
         atomic_store(&started, 0);
     }
     pthread_mutex_unlock(&start_lock);

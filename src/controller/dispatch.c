@@ -50,7 +50,8 @@ static dt_status bind_program(const dt_io *io, const dt_plan *p, int i, dt_bindi
     else
         DT_TRY(dt_remote_bind(p, i, b));
     for (int k = 0; k < prog->n_ext; k++) {
-        const dt_part *x = io->ext[prog->ext[k].value]->part[prog->ext[k].pos];
+        const dt_gvalue *v = io->ext[prog->ext[k].value];
+        const dt_part *x = v->one ? v->one : v->part[prog->ext[k].pos];
         part->buf[k] = x->buf;
         part->base[k] = (char *)x->buf->data + x->offset;
     }
@@ -81,8 +82,7 @@ static dt_status make_shared_parts(const dt_io *io, const dt_plan *p, const dt_r
         int first = 0;
         while (first + 1 < v->meta->mesh->n && op->part[first].program != p->stands) first++;
         const dt_part_plan *pp = &op->part[first];
-        dt_part *x = dt_gvalue_part(v, 0, pp->stride);
-        for (int d = 1; d < v->meta->mesh->n; d++) v->part[d] = x;
+        dt_part *x = dt_gvalue_part_shared(v, pp->stride);
         x->buf = r->part[0].buf[pp->slot];
         x->buf->live++;
         x->offset = pp->offset;
@@ -122,8 +122,7 @@ static dt_status make_parts(const dt_io *io, const dt_plan *p, const dt_run *r) 
 static void drop_parts(const dt_io *io, const dt_plan *p) {
     for (int o = 0; o < p->n_outs; o++) {
         dt_gvalue *v = io->out[o];
-        dt_free(v->part);
-        v->part = NULL;
+        dt_gvalue_parts_forget(v);
     }
 }
 

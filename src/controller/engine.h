@@ -56,7 +56,11 @@ dt_gvalue *dt_gvalue_new(const dt_meta *meta);
 void dt_gvalue_free(dt_gvalue *v); /* its parts and itself */
 void dt_gvalue_parts_free(dt_gvalue *v);
 void dt_gvalue_release(dt_gvalue *v);                                /* frees it if nobody needs it any more */
-dt_status dt_gvalue_parts_shared(dt_gvalue *v) DT_WUR;               /* the array, and room for one part that all entries will be */
+dt_status dt_gvalue_parts_shared(dt_gvalue *v) DT_WUR;               /* the array, whose entries are all one part */
+dt_part *dt_gvalue_part_shared(dt_gvalue *v, const int64_t *stride); /* that one */
+void dt_gvalue_parts_forget(dt_gvalue *v);                           /* the array alone */
+void dt_gvalues_forget(void);                                        /* all values there are */
+void dt_gvalues_free(void);                                          /* what is kept for values to come */
 dt_status dt_gvalue_parts(dt_gvalue *v) DT_WUR;                      /* allocates the array of parts */
 dt_part *dt_gvalue_part(dt_gvalue *v, int i, const int64_t *stride); /* its i-th part, in the memory of the array. stride NULL: contiguous */
 /* Make v ready with parts that hold nothing but an error. */

@@ -501,19 +501,34 @@ static void was_read(uint32_t v) {
     let_go(v);
 }
 
+/* The values that the plan reads, into a.value. They were made some time ago: the lines of those to come are on their way meanwhile. */
+static bool gather(const commit *c) {
+    const uint32_t *r = numbers_of(a.s, c) + c->n_rec;
+    const int n = c->plan->n_ext, far = 6;
+    for (int i = 0; i < n + 2 * far; i++) {
+        if (i < n) __builtin_prefetch(a.value[i] = *value_of(VALUE(r[i])));
+        int k = i - far, l = k - far;
+        if (k >= 0 && k < n) {
+            if (!a.value[k]) return false;
+            __builtin_prefetch(a.value[k]->one ? (void *)a.value[k]->one : (void *)a.value[k]->part);
+        }
+        if (l >= 0 && l < n && a.value[l]->one) __builtin_prefetch(a.value[l]->one->buf);
+    }
+    return true;
+}
+
 /* What the comparison of records could not tell. NULL: c's plan may run. */
 static const char *check(const commit *c) {
     const uint32_t *r = a.s->check + c->check;
     for (uint32_t i = 0; i < c->n_check; i++)
         if (DT_UNLIKELY(a.gone[r[i] >> 1] == (r[i] & 1))) return r[i] & 1 ? "a result is no longer named" : "a result is still named";
+    if (DT_UNLIKELY(!gather(c))) return "a value is lost";
     r = numbers_of(a.s, c) + c->n_rec;
     for (int i = 0; i < c->plan->n_ext; i++) {
-        uint32_t v = VALUE(r[i]), donate = r[i] >> DONATE_SHIFT & 3;
-        dt_gvalue *g = *value_of(v);
-        if (DT_UNLIKELY(!g)) return "a value is lost";
-        g->named = g->client || *left_of(v) > 1 || g->wanted;
-        if (DT_UNLIKELY(donate != dt_gvalue_donatable(g))) return donate ? "an input's memory may not be overwritten" : "an input's memory may be overwritten";
-        a.value[i] = g;
+        if ((r[i] >> DONATE_SHIFT & 3) != 1) continue; /* what would be possible and is not done changes no value */
+        dt_gvalue *g = a.value[i];
+        g->named = g->client || *left_of(VALUE(r[i])) > 1 || g->wanted;
+        if (DT_UNLIKELY(!dt_gvalue_donatable(g))) return "an input's memory may not be overwritten";
     }
     return NULL;
 }

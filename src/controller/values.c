@@ -1,19 +1,59 @@
 /* The controller's values and buffers. See engine.h and graph/graph.h. */
+#include <stddef.h>
 #include <string.h>
 
 #include "controller/engine.h"
 #include "controller/remat.h"
 #include "controller/remote.h"
 
+/* Values lie in blocks, each on cache lines of its own. */
+enum { BLOCK = 62 };
+typedef struct value_block {
+    _Alignas(64) struct value_block *next;
+    void *memory;
+    _Alignas(64) char value[BLOCK][(sizeof(dt_gvalue) + 63) / 64 * 64];
+} value_block;
+static value_block *blocks;
+
+static bool block_add(dt_engine *e) {
+    void *mem;
+    if (!(mem = dt_malloc(sizeof(value_block) + 64))) return false;
+    value_block *b = (value_block *)(((uintptr_t)mem + 63) & ~(uintptr_t)63);
+    b->next = blocks;
+    b->memory = mem;
+    blocks = b;
+    for (int i = BLOCK - 1; i >= 0; i--) {
+        dt_gvalue *v = (dt_gvalue *)b->value[i];
+        *v = (dt_gvalue){.part = (dt_part **)e->free_values};
+        e->free_values = v;
+    }
+    return true;
+}
+
 dt_gvalue *dt_gvalue_new(const dt_meta *meta) {
+    static bool budget; /* some value has had a recipe: else all but the first line is zero */
     dt_engine *e = &dt_the_engine;
+    if (DT_UNLIKELY(!e->free_values) && !block_add(e)) return NULL;
     dt_gvalue *v = e->free_values;
-    if (v)
-        e->free_values = (dt_gvalue *)v->part;
-    else if (!(v = dt_malloc(sizeof *v)))
-        return NULL;
-    *v = (dt_gvalue){.meta = meta, .node = -1, .index = -1};
+    e->free_values = (dt_gvalue *)v->part;
+    __builtin_prefetch(e->free_values, 1);
+    budget |= e->remat || e->n_evicted;
+    if (DT_UNLIKELY(budget))
+        *v = (dt_gvalue){.meta = meta, .node = -1, .index = -1};
+    else {
+        memset(v, 0, offsetof(dt_gvalue, inner));
+        v->meta = meta;
+        v->node = v->index = -1;
+    }
     return v;
+}
+
+void dt_gvalues_forget(void) {
+    for (value_block *next; blocks; blocks = next) {
+        next = blocks->next;
+        dt_free(blocks->memory);
+    }
+    dt_the_engine.free_values = NULL;
 }
 
 static size_t part_size(const dt_gvalue *v) { return sizeof(dt_part) + sizeof(int64_t) * v->meta->ndim; }
@@ -25,13 +65,80 @@ dt_part *dt_gvalue_part(dt_gvalue *v, int i, const int64_t *stride) {
     return p;
 }
 
-void dt_gvalue_parts_free(dt_gvalue *v) {
-    for (int i = 0; v->part && i < v->meta->mesh->n; i++) {
-        if (v->part[i] && v->part[i]->buf) dt_buf_drop(v->part[i]->buf);
-        if (i == 0 && v->meta->mesh->n > 1 && v->part[0] && v->part[1] == v->part[0]) break; /* one stands for all */
+/* ---- one part for all devices --------------------------------------------------------------------------------------------------------------------
+ * A simulated device may stand for all of a mesh (dt_plan.n_alike): every entry of the array is the same part. Such arrays are kept, filled, for the next values on as many
+ * devices: with a thousand of them, filling takes longer than all else. The part lies just before the array, where its first entries are read. */
+enum { SHARED_SIZES = 16 };
+typedef struct shared_part {
+    struct shared_part *next;
+    union {
+        dt_part part;
+        char room[sizeof(dt_part) + sizeof(int64_t) * DT_MAX_DIM];
+    };
+    dt_part *all[]; /* (n,) */
+} shared_part;
+static struct {
+    int n;
+    shared_part *free;
+} shared[SHARED_SIZES];
+
+
+dt_status dt_gvalue_parts_shared(dt_gvalue *v) {
+    int n = v->meta->mesh->n, k = 0;
+    while (k < SHARED_SIZES && shared[k].n && shared[k].n != n) k++;
+    shared_part *p = k < SHARED_SIZES ? shared[k].free : NULL;
+    if (p)
+        shared[k].free = p->next;
+    else {
+        if (!(p = dt_malloc(sizeof *p + sizeof *p->all * (size_t)n))) return dt_fail(DT_E_NOMEM, "value: out of host memory");
+        for (int i = 0; i < n; i++) p->all[i] = &p->part;
     }
-    dt_free(v->part);
+    p->part.buf = NULL;
+    v->part = p->all;
+    v->one = &p->part;
+    return DT_OK;
+}
+
+dt_part *dt_gvalue_part_shared(dt_gvalue *v, const int64_t *stride) {
+    dt_part *p = v->one;
+    p->contiguous = !stride;
+    if (stride) memcpy(p->stride, stride, sizeof(int64_t) * v->meta->ndim);
+    return p;
+}
+
+void dt_gvalue_parts_forget(dt_gvalue *v) {
+    int n = v->meta->mesh->n, k = 0;
+    if (DT_UNLIKELY(v->one)) {
+        shared_part *p = (shared_part *)((char *)v->one - offsetof(shared_part, part));
+        while (k < SHARED_SIZES && shared[k].n && shared[k].n != n) k++;
+        if (k < SHARED_SIZES) {
+            shared[k].n = n;
+            p->next = shared[k].free;
+            shared[k].free = p;
+        } else
+            dt_free(p);
+    } else
+        dt_free(v->part);
     v->part = NULL;
+    v->one = NULL;
+}
+
+void dt_gvalues_free(void) {
+    for (int k = 0; k < SHARED_SIZES; k++)
+        while (shared[k].free) {
+            shared_part *p = shared[k].free;
+            shared[k].free = p->next;
+            dt_free(p);
+        }
+}
+
+void dt_gvalue_parts_free(dt_gvalue *v) {
+    if (v->one) {
+        if (v->one->buf) dt_buf_drop(v->one->buf);
+    } else
+        for (int i = 0; v->part && i < v->meta->mesh->n; i++)
+            if (v->part[i] && v->part[i]->buf) dt_buf_drop(v->part[i]->buf);
+    dt_gvalue_parts_forget(v);
 }
 
 void dt_gvalue_free(dt_gvalue *v) {
@@ -52,11 +159,6 @@ void dt_gvalue_release(dt_gvalue *v) {
 
 dt_status dt_gvalue_parts(dt_gvalue *v) {
     v->part = dt_calloc((size_t)v->meta->mesh->n, sizeof *v->part + part_size(v));
-    return v->part ? DT_OK : dt_fail(DT_E_NOMEM, "value: out of host memory");
-}
-
-dt_status dt_gvalue_parts_shared(dt_gvalue *v) {
-    v->part = dt_calloc(1, (size_t)v->meta->mesh->n * sizeof *v->part + part_size(v));
     return v->part ? DT_OK : dt_fail(DT_E_NOMEM, "value: out of host memory");
 }
 

@@ -23,23 +23,25 @@ typedef struct dt_gvalue {
     bool client; /* the client names it */
     bool named;  /* while its subgraph, or one that reads it, is dispatched: somebody outside that subgraph will want it */
     bool ready;
-    uint32_t site;    /* of the call that made it */
     uint32_t uses;    /* inputs of pending nodes that are this value */
-    uint32_t inner;   /* while dispatching: of those, the subgraph's own */
-    uint32_t segment; /* controller/order.c: which segment of the stream made it; 0 none */
-    uint32_t number;  /* controller/round.c: which value of the round under way it is */
     uint64_t layout;  /* 0: every part contiguous; else a hash of how its strides came about */
     dt_part **part;   /* (mesh->n,) when ready */
+    dt_part *one;     /* not NULL: all entries of `part` are this one */
+    uint32_t segment; /* controller/order.c: which segment of the stream made it; 0 none */
+    uint32_t number;  /* controller/round.c: which value of the round under way it is */
+    uint32_t site;    /* of the call that made it */
     /* while pending, or external to the subgraph being planned: */
     int32_t node; /* producer, -1: external */
     uint32_t out;
     int32_t index; /* external: its number among the subgraph's external values; -1 not numbered yet */
+    /* so far a cache line, which is all that is looked at in a replayed step */
+    uint32_t inner; /* while dispatching: of its uses, the subgraph's own */
     /* under a memory budget (controller/remat.h); 0 otherwise */
-    struct dt_recipe *recipe;         /* how to make it again; NULL: it cannot be */
     bool evicted, demands;            /* it has no memory but its recipe; somebody may ask for it, so its recipe's inputs must stay */
     bool spent;                       /* the subgraph just dispatched writes something else into its memory */
     uint32_t holds, wanted;           /* recipes that read it; of those, of evicted values that may be asked for */
     uint32_t pin, group;              /* while looking for memory */
+    struct dt_recipe *recipe;         /* how to make it again; NULL: it cannot be */
     uint64_t used_at;                 /* the last call that made or read it, counted as they are dispatched */
     struct dt_gvalue *before, *after; /* all that have a recipe, in the order in which they were made */
     struct dt_gvalue *beside;         /* while looking for memory: another value in the same buffer */

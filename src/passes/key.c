@@ -19,8 +19,10 @@ static dt_status room(dt_graph *g, size_t n) {
 
 bool dt_gvalue_donatable(const dt_gvalue *v) {
     if (v->named || v->layout) return false;
-    for (int i = 0; i < (v->meta->mesh->n > 1 && v->part[1] == v->part[0] ? 1 : v->meta->mesh->n); i++)
-        if (v->part[i]->buf->live != 1 || !v->part[i]->buf->bytes || v->part[i]->offset) return false; /* no bytes: the host's, or a failed value */
+    for (int i = 0; i < (v->one ? 1 : v->meta->mesh->n); i++) {
+        const dt_part *p = v->one ? v->one : v->part[i];
+        if (p->buf->live != 1 || !p->buf->bytes || p->offset) return false; /* no bytes: the host's, or a failed value */
+    }
     return true;
 }
 

@@ -21,23 +21,24 @@
 
 /* Device memory that outlives a run. */
 typedef struct dt_buf {
+    /* one cache line for what simulated devices and binding look at */
     _Atomic uint32_t refs; /* controller + runs in flight; the struct (and host) is freed at 0 */
     uint32_t live;         /* controller: values that lie in it; the memory returns to the allocator at 0 */
     void *data;
     size_t bytes; /* as allocated; 0 when `host` owns the memory */
     dt_device device;
+    bool held; /* no value lies in it, but it is still read elsewhere */
     _Atomic(dt_error_t *) error;
-    dt_hostbuf *host;        /* adopted host memory: read-only */
-    _Atomic uint32_t *block; /* made with others in one allocation, which begins with how many are left; NULL: alone */
-    uint64_t id;             /* of memory on another node; 0: here, or not known there yet */
+    _Atomic uint32_t *block;       /* made with others in one allocation, which begins with how many are left; NULL: alone */
+    double written_at, read_until; /* of a simulated device: virtual seconds of the last write, and of the last read elsewhere */
+    dt_hostbuf *host;              /* adopted host memory: read-only */
+    uint64_t id;                   /* of memory on another node; 0: here, or not known there yet */
     /* Other devices may read it (one-sided transfers). The controller counts the runs that write it and those elsewhere that read it as it pushes
      * them; workers count them as they finish. A reader elsewhere waits until all writes before it are done; a run that writes it again waits for
      * all reads before it. Both are for runs pushed earlier, so nobody waits in a circle. Futex words. */
     uint32_t n_written, n_read;
     _Atomic uint32_t written, read, waiting;
-    bool held;                     /* no value lies in it, but it is still read elsewhere */
-    uint32_t group;                /* controller, while it looks for memory */
-    double written_at, read_until; /* of a simulated device: virtual seconds of the last write, and of the last read elsewhere */
+    uint32_t group; /* controller, while it looks for memory */
 } dt_buf;
 
 typedef struct dt_operand {

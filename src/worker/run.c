@@ -43,10 +43,6 @@ void dt_run_free(dt_run *r) {
     dt_free(r);
 }
 
-void dt_runs_forget(void) {
-    for (int i = 0; i < SPARE; i++) dt_free(atomic_exchange(&spare[i], NULL));
-}
-
 /* First what must be zero, *zero bytes of it, then what is filled before it is read. */
 static size_t run_carve(const dt_plan *p, char *base, dt_run **out, size_t *zero) {
     layout l = {base};
@@ -119,12 +115,50 @@ void dt_binding_undo(const dt_plan *p, dt_binding *b) {
     dt_run_free(b->run);
 }
 
-/* Results' buffers in blocks of up to BLOCK, which live as long as any of theirs. */
+/* Results' buffers in blocks of up to BLOCK, which live as long as any of theirs. Whole blocks are kept for the next results: malloc takes longer with such sizes than all else that is
+ * done for them. Any thread gives them back, one takes them, all at once. */
 enum { BLOCK = 16 };
 typedef struct buf_block {
     _Atomic uint32_t left;
+    uint32_t n;
+    struct buf_block *next;
     dt_buf buf[];
 } buf_block;
+static _Atomic(buf_block *) returned;
+static buf_block *ready; /* the taker's */
+
+static buf_block *block_new(int n) {
+    if (n == BLOCK && !ready && atomic_load_explicit(&returned, memory_order_relaxed)) ready = atomic_exchange_explicit(&returned, NULL, memory_order_acquire);
+    buf_block *k = n == BLOCK ? ready : NULL;
+    if (k) {
+        ready = k->next;
+        memset(k->buf, 0, sizeof *k->buf * BLOCK);
+    } else if (!(k = dt_calloc(1, sizeof *k + sizeof(dt_buf) * (size_t)n)))
+        return NULL;
+    k->n = (uint32_t)n;
+    atomic_store_explicit(&k->left, (uint32_t)n, memory_order_relaxed);
+    return k;
+}
+
+void dt_buf_block_free(_Atomic uint32_t *left) {
+    buf_block *k = (buf_block *)left;
+    if (k->n != BLOCK) {
+        dt_free(k);
+        return;
+    }
+    k->next = atomic_load_explicit(&returned, memory_order_relaxed);
+    while (!atomic_compare_exchange_weak_explicit(&returned, &k->next, k, memory_order_release, memory_order_relaxed)) {}
+}
+
+void dt_runs_forget(void) {
+    for (int i = 0; i < SPARE; i++) dt_free(atomic_exchange(&spare[i], NULL));
+    for (int i = 0; i < 2; i++, ready = atomic_exchange(&returned, NULL))
+        while (ready) {
+            buf_block *k = ready;
+            ready = k->next;
+            dt_free(k);
+        }
+}
 
 static dt_status bind_results(const dt_program *prog, dt_alloc *a, dt_run_part *part) {
     buf_block *k = NULL;
@@ -132,8 +166,7 @@ static dt_status bind_results(const dt_program *prog, dt_alloc *a, dt_run_part *
         int at = i % BLOCK;
         if (at == 0) {
             int n = prog->n_out - i < BLOCK ? prog->n_out - i : BLOCK;
-            if (!(k = dt_calloc(1, sizeof *k + sizeof(dt_buf) * (size_t)n))) return no_memory();
-            atomic_store_explicit(&k->left, (uint32_t)n, memory_order_relaxed);
+            if (!(k = block_new(n))) return no_memory();
         }
         size_t bytes = prog->out_bytes[i];
         void *data;
@@ -141,7 +174,7 @@ static dt_status bind_results(const dt_program *prog, dt_alloc *a, dt_run_part *
         if (s) { /* the block's rest will not be made */
             int all = prog->n_out - (i - at) < BLOCK ? prog->n_out - (i - at) : BLOCK;
             uint32_t rest = (uint32_t)(all - at);
-            if (atomic_fetch_sub(&k->left, rest) == rest) dt_free(k);
+            if (atomic_fetch_sub(&k->left, rest) == rest) dt_buf_block_free(&k->left);
             return s;
         }
         dt_buf *b = &k->buf[at];
@@ -195,12 +228,12 @@ int dt_binding_push(dt_plan *p, dt_binding *b) {
     for (int i = 0; i < p->n_programs; i++) pushed += runs_here(&p->program[i]);
     int all = (int)pushed;
     atomic_store(&r->parts, pushed ? pushed : 1);
-    for (int i = 0; i < p->n_programs; i++) { /* one reference a buffer for the run; escaping ones have the controller's besides */
+    const dt_backend *whole = p->n_programs ? dt_backend_of(dt_device_kind(p->program[0].device)) : NULL;
+    whole = whole && whole->run ? whole : NULL;
+    for (int i = 0; i < p->n_programs && !whole; i++) { /* one reference a buffer for the run; escaping ones have the controller's besides */
         const dt_program *prog = &p->program[i];
         for (int k = 0; k < prog->n_ext + prog->n_out; k++) atomic_fetch_add_explicit(&r->part[i].buf[k]->refs, 1, memory_order_relaxed);
     }
-    const dt_backend *whole = p->n_programs ? dt_backend_of(dt_device_kind(p->program[0].device)) : NULL;
-    whole = whole && whole->run ? whole : NULL;
     for (int i = 0; i < p->n_programs; i++) {
         dt_device_state *s;
         if (!dt_device_here(p->program[i].device) || dt_device_get(p->program[i].device, &s)) continue; /* cannot fail: it was started to be bound */
@@ -208,8 +241,13 @@ int dt_binding_push(dt_plan *p, dt_binding *b) {
         if (!whole && runs_here(&p->program[i])) count_accesses(&p->program[i], &r->part[i]);
     }
     for (int i = 0; i < p->n_colls; i++) r->meet[i].key = r->seq << 20 | (uint64_t)i << 1;
-    if (whole) whole->run(r);
-    if (!pushed || whole) {
+    if (whole) { /* at once: it needs no references of its own */
+        whole->run(r);
+        dt_plan_unref(p);
+        dt_run_free(r);
+        return all;
+    }
+    if (!pushed) {
         dt_run_end(r);
         return all;
     }

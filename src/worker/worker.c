@@ -40,7 +40,7 @@ void dt_buf_unref(dt_buf *b) {
     if (!b->block)
         dt_free(b);
     else if (atomic_fetch_sub_explicit(b->block, 1, memory_order_acq_rel) == 1)
-        dt_free(b->block);
+        dt_buf_block_free(b->block);
 }
 
 /* ---- one instruction ------------------------------------------------------------------------------------------------------------------ */
