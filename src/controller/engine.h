@@ -92,9 +92,7 @@ typedef struct dt_order_commit {
 } dt_order_commit;
 typedef struct dt_order_state {
     uint32_t id; /* of the next segment */
-    uint64_t calls_since_switch;
     double time; /* when what comes may begin: the virtual clock after a flush */
-    const dt_mesh *last_mesh;
 } dt_order_state;
 void dt_order_place(dt_order_state *s);
 uint32_t dt_order_calls(uint32_t segment);                                          /* how many it has */

@@ -36,7 +36,7 @@
 #include "plan/cost.h"
 
 /* The window holds as many micro-batches as there are stages, or their forwards cannot all be open: 16 stages of 8 layers, each cut into 15 segments and more. */
-enum { SEGMENTS = 1 << 16, WINDOW = SEGMENTS / 2, ABSORB_MAX = 64, NODES_PENDING = 1 << 21, WALK_MAX = 1024, KINDS = 1 << 16, QUIET_CALLS = 20000, LOG = 4096 };
+enum { SEGMENTS = 1 << 16, WINDOW = SEGMENTS / 2, ABSORB_MAX = 64, NODES_PENDING = 1 << 21, WALK_MAX = 1024, KINDS = 1 << 16, QUIET_CALLS = 4000, LOG = 4096 };
 
 typedef struct segment {
     uint32_t id; /* 0: unused */
@@ -769,6 +769,7 @@ bool dt_order_active(const dt_mesh *m) {
         }
         last_mesh = m;
     }
+    if (DT_UNLIKELY(on && calls_since_switch > 8 * QUIET_CALLS) && !ghosts.on) dt_engine_dispatch(); /* one mesh, and no read */
     return on;
 }
 
@@ -787,7 +788,7 @@ void dt_order_flush(void) {
 
 uint32_t dt_order_calls(uint32_t id) { return by_id(id)->n; }
 
-void dt_order_place(dt_order_state *s) { *s = (dt_order_state){next_id, calls_since_switch, floor_time, last_mesh}; }
+void dt_order_place(dt_order_state *s) { *s = (dt_order_state){next_id, floor_time}; }
 
 void dt_order_replayed(const dt_order_state *from, const dt_order_commit *c) {
     dt_order_entry e = c->entry;
@@ -799,6 +800,7 @@ void dt_order_replayed(const dt_order_state *from, const dt_order_commit *c) {
 }
 
 void dt_order_skip(uint32_t n_segments, double seconds, uint32_t n_calls, const dt_mesh *mesh, bool switched) {
+    switched |= mesh && mesh != last_mesh;
     next_id += n_segments;
     oldest = settled = next_id;
     floor_time = latest = floor_time + seconds;

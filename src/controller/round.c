@@ -293,7 +293,10 @@ static bool collect_calls(round *s) {
     for (uint32_t r = 0; ok && r < s->n_rec; r++, at += 2 + dt_rec_n_in(s->word[at])) {
         dt_call *c = (dt_call *)(uintptr_t)s->word[at + 1];
         uint64_t h = dt_hash_mix(3, (uint64_t)(uintptr_t)c);
-        if (c->mesh->ndim) s->last_mesh = c->mesh;
+        if (c->mesh->ndim) {
+            s->switched |= s->last_mesh && s->last_mesh != c->mesh;
+            s->last_mesh = c->mesh;
+        }
         while (table[h % size] && s->call[table[h % size] - 1] != c) h++;
         uint32_t *k = &table[h % size];
         if (!*k) {
@@ -365,7 +368,6 @@ static round *script_new(void) {
     s->bytes = bytes;
     s->n_segments = now.id - begun.id;
     s->seconds = now.time - begun.time;
-    s->switched = now.calls_since_switch < begun.calls_since_switch + rec.n_rec;
     bytes_all += bytes;
     if (s->commit) rec.n_commit = 0; /* their references are the script's */
     else s->n_commit = 0;
