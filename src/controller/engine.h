@@ -33,7 +33,7 @@ typedef struct dt_engine {
 
 extern dt_engine dt_the_engine;
 
-typedef struct dt_io { /* what a run of a plan reads and makes */
+typedef struct dt_io {      /* what a run of a plan reads and makes */
     dt_gvalue **ext;        /* (n_ext,) */
     dt_gvalue **out;        /* (n_outs,) without parts yet */
     const uint32_t *site;   /* (n_nodes,) at least one */
@@ -95,7 +95,7 @@ typedef struct dt_order_state {
     double time; /* when what comes may begin: the virtual clock after a flush */
 } dt_order_state;
 void dt_order_place(dt_order_state *s);
-uint32_t dt_order_calls(uint32_t segment);                                          /* how many it has */
+uint32_t dt_order_calls(uint32_t segment);                                    /* how many it has */
 void dt_order_replayed(const dt_order_state *from, const dt_order_commit *c); /* c was made again, in a round that began at `from` */
 /* A round was replayed: the clock is as if its segments had been ordered. mesh: of its last call on one; switched: it went over several. */
 void dt_order_skip(uint32_t n_segments, double seconds, uint32_t n_calls, const dt_mesh *mesh, bool switched);
@@ -121,7 +121,7 @@ bool dt_engine_value_put(uint32_t id, dt_gvalue *v); /* false: out of host memor
  * afterwards: out of host memory. */
 void dt_engine_node(dt_graph *g, dt_call *c, uint32_t site, dt_gvalue **in, const uint64_t *number, dt_gvalue **out);
 bool dt_engine_cut(dt_engine *e, uint32_t n, const dt_call *c); /* c is the n-th and last call of a subgraph: does it end here? */
-bool dt_engine_flush_now(void);                                        /* DTORCH_FLUSH: a cut at random */
+bool dt_engine_flush_now(void);                                 /* DTORCH_FLUSH: a cut at random */
 
 /* cache.c: plans by key, and why one was not found */
 dt_plan *dt_cache_find(dt_engine *e, const dt_graph *g, uint64_t hash);

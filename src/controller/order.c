@@ -26,17 +26,16 @@
  * something dispatched earlier: no deadlock.
  *
  * Plain calls (no mesh) between the stages' make segments of their own, beside the open one, so that a table of positions made on the first device does not cut a
- * stage's segment in two. Controller thread only, but for the log. */
+ * stage's segment in two. Controller thread only. */
 #include <math.h>
-#include <pthread.h>
 #include <string.h>
 
+#include "controller/order_store.h"
 #include "controller/round.h"
 #include "passes/options.h"
-#include "plan/cost.h"
 
 /* The window holds as many micro-batches as there are stages, or their forwards cannot all be open: 16 stages of 8 layers, each cut into 15 segments and more. */
-enum { SEGMENTS = 1 << 16, WINDOW = SEGMENTS / 2, ABSORB_MAX = 64, NODES_PENDING = 1 << 21, WALK_MAX = 1024, KINDS = 1 << 16, QUIET_CALLS = 4000, LOG = 4096 };
+enum { SEGMENTS = 1 << 16, WINDOW = SEGMENTS / 2, ABSORB_MAX = 64, NODES_PENDING = 1 << 21, WALK_MAX = 1024, KINDS = 1 << 16, QUIET_CALLS = 4000 };
 
 typedef struct segment {
     uint32_t id; /* 0: unused */
@@ -85,17 +84,11 @@ static kind_limit kinds[KINDS];
 static struct {
     const dt_mesh *mesh;
     uint32_t last;
-} with_openers[64]; /* meshes where openers were seen, and the last one there */
-static dt_graph *spare_graph[16];
-static int n_spare;
-static double *clocks[DT_DEVICE_TYPES], floor_time, latest;
+} with_openers[64];               /* meshes where openers were seen, and the last one there */
+static double floor_time, latest; /* nothing begins before the one; the last end */
 static bool on;
 static uint64_t calls_since_switch;
 static const dt_mesh *last_mesh;
-
-static pthread_mutex_t log_lock = PTHREAD_MUTEX_INITIALIZER;
-static dt_order_entry entries[LOG];
-static uint64_t n_entries;
 
 /* ---- the ring ---------------------------------------------------------------------------------------------------------------------------------- */
 static segment *by_id(uint32_t id) {
@@ -105,27 +98,8 @@ static segment *by_id(uint32_t id) {
 
 static bool is_pending(const segment *s) { return s && s->graph; }
 
-static dt_graph *graph_get(void) {
-    if (n_spare) return spare_graph[--n_spare];
-    dt_graph *g = dt_malloc(sizeof *g);
-    if (g && dt_graph_init(g)) {
-        dt_free(g);
-        g = NULL;
-    }
-    return g;
-}
-
-static void graph_put(dt_graph *g) {
-    if (n_spare < (int)(sizeof spare_graph / sizeof *spare_graph)) {
-        spare_graph[n_spare++] = g;
-        return;
-    }
-    dt_graph_fini(g);
-    dt_free(g);
-}
-
 static segment *segment_new(const dt_mesh *mesh, bool side, uint32_t run) {
-    dt_graph *g = graph_get();
+    dt_graph *g = dt_order_graph_get();
     if (!g) return NULL;
     segment *s = &ring[next_id % SEGMENTS];
     uint32_t *dep = s->dep, cap = s->cap_dep;
@@ -149,33 +123,6 @@ static bool add_dep(segment *s, uint32_t id) {
     return true;
 }
 
-/* Ids in ascending order. */
-static void insert(uint32_t *list, uint32_t *n, uint32_t id) {
-    uint32_t i = (*n)++; /* no list is full: its entries lie in the ring */
-    for (; i > 0 && list[i - 1] > id; i--) list[i] = list[i - 1];
-    list[i] = id;
-}
-
-/* Where id stands, or would. */
-static uint32_t place_of(const uint32_t *list, uint32_t n, uint32_t id) {
-    uint32_t low = 0, high = n;
-    while (low < high) {
-        uint32_t middle = (low + high) / 2;
-        if (list[middle] < id)
-            low = middle + 1;
-        else
-            high = middle;
-    }
-    return low;
-}
-
-static void take_out(uint32_t *list, uint32_t *n, uint32_t id) {
-    uint32_t at = place_of(list, *n, id);
-    if (at == *n || list[at] != id) return;
-    (*n)--;
-    memmove(list + at, list + at + 1, sizeof *list * (*n - at));
-}
-
 /* A closed segment waits for one of those it reads from, then for the next; at last it is ready. */
 static void await(segment *s) {
     s->ready = 0;
@@ -189,7 +136,7 @@ static void await(segment *s) {
         if (d) s->ready = fmax(s->ready, d->end);
     }
     s->listed = true;
-    insert(can_run, &n_can_run, s->id);
+    dt_ids_insert(can_run, &n_can_run, s->id);
 }
 
 static void wake_waiting(segment *s) {
@@ -200,33 +147,6 @@ static void wake_waiting(segment *s) {
         id = w->next;
         await(w);
     }
-}
-
-/* ---- costs: seconds of a device, from shapes alone ------------------------------------------------------------------------------------------------ */
-double dt_call_cost(dt_call *c) {
-    if (c->cost_of != dt_hardware_generation) {
-        c->cost = (float)dt_cost_call(dt_hardware_get(), c);
-        c->cost_of = dt_hardware_generation;
-    }
-    return (double)c->cost;
-}
-
-static double device_free(dt_device d) {
-    double *c = clocks[dt_device_kind(d)];
-    double at = c ? c[dt_device_index(d)] : 0;
-    return at > floor_time ? at : floor_time;
-}
-
-static void device_busy_until(dt_device d, double end) {
-    dt_device_type t = dt_device_kind(d);
-    if (!clocks[t]) clocks[t] = dt_calloc(DT_MAX_DEVICES, sizeof *clocks[t]);
-    if (clocks[t]) clocks[t][dt_device_index(d)] = end;
-}
-
-static double mesh_free(const dt_mesh *m) {
-    double at = floor_time;
-    for (int i = 0; i < m->n; i++) at = fmax(at, device_free(m->dev[i]));
-    return at;
 }
 
 /* ---- openers --------------------------------------------------------------------------------------------------------------------------------------- */
@@ -389,7 +309,7 @@ static bool may_hold(const segment *s) { return s && s->id >= settled && (next_i
 static void hold(const segment *s) {
     if (s->side || s->cost <= 0 || !may_hold(s)) return;
     if (n_held == SEGMENTS) n_held--; /* cannot happen: they lie in a ring of as many */
-    insert(held, &n_held, s->id);
+    dt_ids_insert(held, &n_held, s->id);
 }
 
 /* Stays on the mesh that do. */
@@ -423,7 +343,7 @@ static opened *known_of(const dt_mesh *m, opened_list *l) {
     while (i < l->n && l->at[i].mesh != m) i++;
     if (i < l->n) return &l->at[i];
     opened *o = i < (int)(sizeof l->at / sizeof *l->at) ? &l->at[l->n++] : &l->other;
-    *o = (opened){m, mesh_free(m), NOT_COUNTED};
+    *o = (opened){m, dt_clock_mesh_free(m, floor_time), NOT_COUNTED};
     return o;
 }
 
@@ -434,34 +354,28 @@ static bool over_limit(const segment *s, opened *known) {
 }
 
 /* ---- committing ------------------------------------------------------------------------------------------------------------------------------------- */
-static void log_entry(const dt_order_entry *e) {
-    pthread_mutex_lock(&log_lock);
-    entries[n_entries++ % LOG] = *e;
-    pthread_mutex_unlock(&log_lock);
-}
-
 static void log_commit(const segment *s, double begin, bool forced) {
-    dt_order_entry e = {s->id,   s->run, s->mesh->dev[0],   (uint32_t)s->mesh->n, begin, s->end, count_open(s->mesh), s->closing, limit_of(s->kind) != 0,
+    dt_order_entry e = {s->id,   s->run, s->mesh->dev[0],      (uint32_t)s->mesh->n, begin, s->end, count_open(s->mesh), s->closing, limit_of(s->kind) != 0,
                         s->side, forced, (uint32_t)s->graph->n};
-    log_entry(&e);
+    dt_order_log_add(&e);
     dt_round_commit(&(dt_order_commit){.mesh = s->mesh, .after = s->after, .staged = s->staged, .entry = e});
 }
 
 static void commit(segment *s, double ready, bool forced) {
-    double begin = s->side || s->cost <= 0 ? ready : fmax(ready, mesh_free(s->mesh));
+    double begin = s->side || s->cost <= 0 ? ready : fmax(ready, dt_clock_mesh_free(s->mesh, floor_time));
     s->end = begin + s->cost;
     latest = fmax(latest, s->end);
     if (!s->side && s->cost > 0)
-        for (int i = 0; i < s->mesh->n; i++) device_busy_until(s->mesh->dev[i], s->end);
+        for (int i = 0; i < s->mesh->n; i++) dt_clock_busy(s->mesh->dev[i], s->end);
     if (s->graph->n) log_commit(s, begin, forced);
     dt_graph *g = s->graph;
     nodes_pending -= g->n;
     s->graph = NULL;
     dt_engine_dispatch_graph(g);
-    graph_put(g);
+    dt_order_graph_put(g);
     hold(s);
-    take_out(can_run, &n_can_run, s->id);
-    take_out(heads, &n_heads, s->id);
+    dt_ids_remove(can_run, &n_can_run, s->id);
+    dt_ids_remove(heads, &n_heads, s->id);
     wake_waiting(s);
     while (oldest < next_id && !is_pending(by_id(oldest))) oldest++;
 }
@@ -553,7 +467,7 @@ static void commit_ghosts(void) {
     for (; kept < ghosts.n_due; kept++) {
         segment *s = by_id(ghosts.base + ghosts.due[kept]->entry.id);
         if (!is_pending(s) || s->graph->n) continue;
-        uint32_t at = place_of(can_run, n_can_run, s->id);
+        uint32_t at = dt_ids_place(can_run, n_can_run, s->id);
         if (at == n_can_run || can_run[at] != s->id) break; /* it is open */
         commit(s, fmax(floor_time, s->ready), false);
     }
@@ -584,7 +498,7 @@ static void close_one(segment **s) {
     close_sides(); /* x may read from them: what comes may read from x, so it goes elsewhere */
     find_openers(x);
     if (limit_of(x->kind)) opener_seen(x);
-    if (x->run == x->id) insert(heads, &n_heads, x->id);
+    if (x->run == x->id) dt_ids_insert(heads, &n_heads, x->id);
     await(x);
 }
 
@@ -649,7 +563,7 @@ static bool absorb(segment *main, segment *free) {
     main->alive += free->alive;
     main->n += free->n;
     dt_graph_clear(from);
-    graph_put(from);
+    dt_order_graph_put(from);
     free->graph = NULL;
     free->alive = 0;
     wake_waiting(free);
@@ -796,7 +710,7 @@ void dt_order_replayed(const dt_order_state *from, const dt_order_commit *c) {
     e.run += from->id;
     e.begin += from->time;
     e.end += from->time;
-    log_entry(&e);
+    dt_order_log_add(&e);
 }
 
 void dt_order_skip(uint32_t n_segments, double seconds, uint32_t n_calls, const dt_mesh *mesh, bool switched) {
@@ -814,7 +728,8 @@ void dt_order_alive(const dt_order_commit *c, uint32_t id) {
     segment *s = by_id(id);
     if (!s) {
         s = &ring[id % SEGMENTS];
-        *s = (segment){.id = id, .mesh = c->mesh, .side = c->entry.side, .after = c->after, .staged = c->staged, .run = id, .dep = s->dep, .cap_dep = s->cap_dep};
+        *s = (segment){
+            .id = id, .mesh = c->mesh, .side = c->entry.side, .after = c->after, .staged = c->staged, .run = id, .dep = s->dep, .cap_dep = s->cap_dep};
     }
     s->alive++;
 }
@@ -855,29 +770,9 @@ void dt_order_value_freed(const dt_gvalue *v) {
 void dt_order_free(void) {
     for (int i = 0; i < SEGMENTS; i++) dt_free(ring[i].dep);
     memset(ring, 0, sizeof ring);
-    while (n_spare) {
-        dt_graph_fini(spare_graph[--n_spare]);
-        dt_free(spare_graph[n_spare]);
-    }
-    for (int t = 0; t < DT_DEVICE_TYPES; t++) {
-        dt_free(clocks[t]);
-        clocks[t] = NULL;
-    }
+    dt_order_store_free();
     on = false;
     last_mesh = stay_mesh = NULL;
     oldest = next_id;
     n_held = n_can_run = n_heads = 0;
-}
-
-size_t dt_order_log(dt_order_entry *out, size_t cap) {
-    pthread_mutex_lock(&log_lock);
-    size_t n = dt_log_last(entries, sizeof *entries, LOG, n_entries, out, cap);
-    pthread_mutex_unlock(&log_lock);
-    return n;
-}
-
-void dt_order_log_reset(void) {
-    pthread_mutex_lock(&log_lock);
-    n_entries = 0;
-    pthread_mutex_unlock(&log_lock);
 }

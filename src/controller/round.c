@@ -23,56 +23,18 @@
 #include <string.h>
 
 #include "controller/match.h"
+#include "controller/round_script.h"
 #include "passes/options.h"
 
 enum { SCRIPTS = 64, WORDS_MAX = 6 << 20, CALLS_MIN = 4 };
 static const size_t bytes_max = (size_t)192 << 20; /* of all scripts */
-#define DONATE_SHIFT 29                            /* in a commit's reads: 0, 1, 2 no live call reads it */
-#define VALUE(read) ((read) & ~(3u << DONATE_SHIFT))
-enum { GONE, NAMED, EITHER };
-
-typedef struct commit {
-    dt_order_commit order;
-    dt_plan *plan; /* referenced */
-    uint32_t at;   /* how many calls were taken before it */
-    bool at_once;  /* after the last of them; else when something else than a drop comes */
-    uint32_t n_rec, n_read;
-    /* in the round's numbers: rec (n_rec,) the live ones first | read (n_read,) the plan's externals first | number (n_numbers,) | out (n_outs,) results */
-    uint32_t first;
-    uint32_t check, n_check; /* results whose names count: once the script is made */
-} commit;
-
-/* A round: as it is recorded, and, cut to size, as a script. */
-typedef struct round {
-    uint32_t n_rec, n_word, n_ext, n_inner, n_number, n_commit, n_x;
-    uint32_t cap_rec, cap_word, cap_ext, cap_inner, cap_commit, cap_x;
-    uint64_t *word;
-    uint32_t *inner_at, *number_at; /* (n_rec,) first result and first number of a call. While it is recorded */
-    uint64_t *ext_layout;           /* (n_ext,) */
-    uint8_t *named;                 /* (n_inner,) at its commit: GONE or NAMED */
-    commit *commit;
-    uint32_t *x; /* commits' numbers */
-    /* of a script */
-    uint32_t *check;              /* results: inner << 1 | named */
-    uint32_t *reads, *ext_reads;  /* (n_inner,), (n_ext,): commits that read the value */
-    dt_call **call;               /* (n_call,) every call once, referenced */
-    uint32_t *call_count, n_call; /* … and how often */
-    uint32_t n_segments, n_dead;
-    const dt_mesh *last_mesh;
-    bool switched; /* it went over several meshes */
-    double seconds;
-    struct round *next; /* what came after it last time */
-    uint64_t used_at;
-    uint32_t tried;
-    size_t bytes;
-} round;
 
 static dt_match m;
-static round rec;             /* what is recorded now */
-static bool recording, bad;   /* bad: it will not be kept */
-static bool fresh;            /* nothing came since the last call */
-static bool committing;       /* rec.commit[rec.n_commit] waits for its plan */
-static dt_order_state begun;  /* of the round under way */
+static round rec;            /* what is recorded now */
+static bool recording, bad;  /* bad: it will not be kept */
+static bool fresh;           /* nothing came since the last call */
+static bool committing;      /* rec.commit[rec.n_commit] waits for its plan */
+static dt_order_state begun; /* of the round under way */
 static round *script[SCRIPTS];
 static int n_scripts;
 static round *last;
@@ -81,12 +43,12 @@ static uint64_t clock_used;
 
 /* The round that is replayed. */
 static struct {
-    round *s;        /* NULL: none */
-    uint32_t commit; /* the next one */
-    dt_gvalue **made;           /* (n_inner,) NULL: not made yet, or no more */
-    uint32_t *left, *left_ext;  /* (n_inner,), (n_ext,): commits that will read it */
-    uint32_t *from_ext;         /* (n_ext,) its segment */
-    uint8_t *gone;              /* (n_inner,) the client dropped it */
+    round *s;                  /* NULL: none */
+    uint32_t commit;           /* the next one */
+    dt_gvalue **made;          /* (n_inner,) NULL: not made yet, or no more */
+    uint32_t *left, *left_ext; /* (n_inner,), (n_ext,): commits that will read it */
+    uint32_t *from_ext;        /* (n_ext,) its segment */
+    uint8_t *gone;             /* (n_inner,) the client dropped it */
     uint32_t cap_made, cap_left, cap_left_ext, cap_from_ext, cap_gone;
     /* of the commit under way */
     dt_gvalue **value; /* the plan's externals, then its results */
@@ -369,8 +331,10 @@ static round *script_new(void) {
     s->n_segments = now.id - begun.id;
     s->seconds = now.time - begun.time;
     bytes_all += bytes;
-    if (s->commit) rec.n_commit = 0; /* their references are the script's */
-    else s->n_commit = 0;
+    if (s->commit)
+        rec.n_commit = 0; /* their references are the script's */
+    else
+        s->n_commit = 0;
     bool ok = s->word && s->ext_layout && s->named && s->commit && s->x && s->check && s->reads && s->ext_reads && collect_calls(s);
     if (!ok) {
         script_free(s);
@@ -560,7 +524,8 @@ static const char *run_commit(dt_engine *e) {
     const commit *c = &a.s->commit[a.commit];
     dt_plan *p = c->plan;
     if (!dt_grow(&a.value, &a.cap_value, (uint32_t)(p->n_ext + p->n_outs), sizeof *a.value) ||
-        !dt_grow(&a.site, &a.cap_site, (uint32_t)p->n_nodes + 1, sizeof *a.site) || !dt_grow(&a.number, &a.cap_number, (uint32_t)p->n_numbers, sizeof *a.number))
+        !dt_grow(&a.site, &a.cap_site, (uint32_t)p->n_nodes + 1, sizeof *a.site) ||
+        !dt_grow(&a.number, &a.cap_number, (uint32_t)p->n_numbers, sizeof *a.number))
         return "out of host memory";
     const char *text = check(c);
     if (text) return text;
@@ -621,9 +586,9 @@ static void rec_prefix(const round *s) {
     recording = true;
     uint32_t cap = rec.cap_rec, n_x = end_of(s, a.commit);
     bad = !(dt_grow(&rec.word, &rec.cap_word, m.at, sizeof *rec.word) && dt_grow(&rec.inner_at, &cap, m.rec, sizeof *rec.inner_at) &&
-            dt_grow(&rec.number_at, &rec.cap_rec, m.rec, sizeof *rec.number_at) &&
-            dt_grow(&rec.ext_layout, &rec.cap_ext, m.n_ext, sizeof *rec.ext_layout) && dt_grow(&rec.named, &rec.cap_inner, m.n_inner, sizeof *rec.named) &&
-            dt_grow(&rec.commit, &rec.cap_commit, a.commit, sizeof *rec.commit) && dt_grow(&rec.x, &rec.cap_x, n_x, sizeof *rec.x));
+            dt_grow(&rec.number_at, &rec.cap_rec, m.rec, sizeof *rec.number_at) && dt_grow(&rec.ext_layout, &rec.cap_ext, m.n_ext, sizeof *rec.ext_layout) &&
+            dt_grow(&rec.named, &rec.cap_inner, m.n_inner, sizeof *rec.named) && dt_grow(&rec.commit, &rec.cap_commit, a.commit, sizeof *rec.commit) &&
+            dt_grow(&rec.x, &rec.cap_x, n_x, sizeof *rec.x));
     if (bad) return;
     memcpy(rec.word, s->word, m.at * sizeof *rec.word);
     memcpy(rec.named, s->named, m.n_inner * sizeof *rec.named);
@@ -644,9 +609,9 @@ static void rec_prefix(const round *s) {
 typedef struct hand { /* what was taken goes to order.c */
     dt_engine *e;
     const round *s;
-    uint32_t *from;               /* (n_inner,) the results' segments */
-    uint8_t *done;                /* (n_rec,) it was dispatched */
-    const dt_order_commit **due;  /* (n_commit,) */
+    uint32_t *from;              /* (n_inner,) the results' segments */
+    uint8_t *done;               /* (n_rec,) it was dispatched */
+    const dt_order_commit **due; /* (n_commit,) */
     uint32_t n_due;
 } hand;
 
@@ -814,7 +779,8 @@ void dt_round_settle(dt_engine *e, const char *why) {
 void dt_round_free(void) {
     rec_clear();
     while (n_scripts) script_forget(n_scripts - 1);
-    void *all[] = {rec.word, rec.inner_at, rec.number_at, rec.ext_layout, rec.named, rec.commit, rec.x, a.made, a.left, a.left_ext, a.from_ext, a.gone, a.value, a.site, a.number};
+    void *all[] = {rec.word, rec.inner_at, rec.number_at, rec.ext_layout, rec.named, rec.commit, rec.x,   a.made,
+                   a.left,   a.left_ext,   a.from_ext,    a.gone,         a.value,   a.site,     a.number};
     for (size_t i = 0; i < sizeof all / sizeof *all; i++) dt_free(all[i]);
     memset(&rec, 0, sizeof rec);
     memset(&a, 0, sizeof a);

@@ -16,9 +16,9 @@ void dt_round_settle(dt_engine *e, const char *why);
 void dt_round_end(dt_engine *e);
 
 /* Of the round that is recorded: */
-void dt_round_commit(const dt_order_commit *c);      /* a segment is about to be dispatched */
-void dt_round_plan(const dt_graph *g, dt_plan *p);   /* with this plan. Before its results have parts */
-void dt_round_failed(void);                          /* the round is not to be made again like this */
+void dt_round_commit(const dt_order_commit *c);    /* a segment is about to be dispatched */
+void dt_round_plan(const dt_graph *g, dt_plan *p); /* with this plan. Before its results have parts */
+void dt_round_failed(void);                        /* the round is not to be made again like this */
 
 void dt_round_forget(dt_plan *p); /* p leaves the cache */
 void dt_round_free(void);

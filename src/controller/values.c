@@ -82,7 +82,6 @@ static struct {
     shared_part *free;
 } shared[SHARED_SIZES];
 
-
 dt_status dt_gvalue_parts_shared(dt_gvalue *v) {
     int n = v->meta->mesh->n, k = 0;
     while (k < SHARED_SIZES && shared[k].n && shared[k].n != n) k++;

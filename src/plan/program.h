@@ -182,8 +182,8 @@ typedef struct dt_plan {
     dt_out_plan *out;
     dt_number_plan *number;
     dt_coll **coll;
-    dt_call **call; /* (n_nodes,) referenced: the key holds their addresses */
-    void *script;   /* the controller's: the records it was found for (controller/repeat.c) */
+    dt_call **call;    /* (n_nodes,) referenced: the key holds their addresses */
+    void *script;      /* the controller's: the records it was found for (controller/repeat.c) */
     uint32_t n_rounds; /* … and how many times rounds have it (controller/round.c) */
     /* Of the last run that other nodes took part in: sent only when they change. NULL before the first. Main thread. */
     uint64_t *last_numbers;

@@ -41,10 +41,10 @@ uint32_t dt_worker_pending(const dt_worker *w); /* items not finished */
 void dt_worker_team(dt_worker *w, int size);
 uint64_t dt_worker_runs(const dt_worker *w);
 
-void dt_buf_unref(dt_buf *b);          /* any thread */
-void dt_run_part_done(dt_run_part *p); /* the last part frees the run */
-void dt_run_free(dt_run *r);           /* its memory alone */
+void dt_buf_unref(dt_buf *b);                   /* any thread */
+void dt_run_part_done(dt_run_part *p);          /* the last part frees the run */
+void dt_run_free(dt_run *r);                    /* its memory alone */
 void dt_buf_block_free(_Atomic uint32_t *left); /* run.c: the last buffer of a block is gone; any thread */
-void dt_run_end(dt_run *r);            /* a run that no worker has a part in */
+void dt_run_end(dt_run *r);                     /* a run that no worker has a part in */
 
 #endif

@@ -231,21 +231,38 @@ def test_many_steps_do_not_grow():
     assert rss() - memory < 4 << 20
 
 
-@pytest.mark.usefixtures("on_simulated_device")
-def test_a_new_shape_in_the_middle_costs_its_own_plan():
-    x = dtorch.randn(16)
+# In a process of its own: what is replayed depends on the streams that came before. On a simulated device only the program decides where it is cut.
+NEW_SHAPES = r"""
+import dtorch
+def chain(x, n):
+    for _ in range(n):
+        x = (x * 0.5 + x0).relu() - 0.25
+    return x
+def stats():
+    dtorch.synchronize()
+    return dtorch.cache_stats()
+with dtorch.simulate("cpu-plain") as sim:
+    sim.step()
+    x0 = dtorch.randn(16)
     for _ in range(6):
-        y = chain(x, 100)
-        y.sum().item()
+        chain(x0, 100).sum().item()
     before = stats()
     for n in (3, 5, 7):
-        y = chain(x, 100)
-        z = chain(dtorch.ones(n), 4)
+        y = chain(x0, 100)
+        z = (dtorch.ones(n) * 0.5).relu() - 0.25
         y = chain(y, 100)
         y.sum().item(), z.sum().item()
     after = stats()
-    assert after["plans_built"] - before["plans_built"] <= 24
-    assert after["calls_replayed"] > before["calls_replayed"]
+print(after["plans_built"] - before["plans_built"], after["calls_replayed"] - before["calls_replayed"])
+"""
+
+
+def test_a_new_shape_in_the_middle_costs_its_own_plan():
+    out = subprocess.run([sys.executable, "-c", NEW_SHAPES], capture_output=True, text=True, timeout=120, check=False)
+    assert out.returncode == 0, out.stderr
+    plans, replayed = map(int, out.stdout.split())
+    assert plans <= 24
+    assert replayed > 0
 
 
 def test_a_new_shape_in_the_middle_changes_no_value():
