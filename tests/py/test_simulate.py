@@ -208,12 +208,12 @@ def bubble_of_a_tied_model(again):
     return sim.report().steps[-1].bubble
 
 
-@pytest.mark.parametrize(("again", "most"), [(False, 0.33), (True, 0.31)])
-def test_pipeline_of_a_tied_model(again, most):
+@pytest.mark.parametrize("again", [False, True])
+def test_pipeline_of_a_tied_model(again):
     """A table on the first stage that the last one reads, and activations made again (or not): stages work beside each other all the same.
 
-    One stage after the other would idle for 0.75, equal stages in 1F1B for 0.27; here, with the head on the last stage, it is 0.314, and 0.295 with
-    activations made again. In a process of its own: after other programs the order may be another one, with up to 0.33."""
+    One stage after the other would idle for 0.75, equal stages in 1F1B for 0.27; here, with the head on the last stage, it is 0.314, and 0.315 with
+    activations made again. In a process of its own: after other programs the order may be another one, which idles for 0.295 to 0.332."""
     done = subprocess.run(
         [sys.executable, "-c", f"import test_simulate; print(test_simulate.bubble_of_a_tied_model({again}))"],
         capture_output=True,
@@ -222,7 +222,7 @@ def test_pipeline_of_a_tied_model(again, most):
         env={**os.environ, "PYTHONPATH": os.pathsep.join([str(Path(__file__).parent), *sys.path])},
     )
     assert done.returncode == 0, done.stderr
-    assert float(done.stdout) < most
+    assert float(done.stdout) < 0.32
 
 
 ALIKE = """
