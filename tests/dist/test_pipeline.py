@@ -324,6 +324,7 @@ def simulated(p, micro):
     return got
 
 
+@pytest.mark.every_pass("the order of work, or memory under it")
 @pytest.mark.parametrize(("p", "micro"), [(2, 4), (2, 8), (4, 1), (4, 3), (4, 8), (4, 16), (8, 16)])
 def test_simulated_bubble_and_memory_of_1f1b(p, micro):
     got = simulated(p, micro)
@@ -336,6 +337,7 @@ def test_simulated_bubble_and_memory_of_1f1b(p, micro):
         assert held <= min(micro, p - stage)
 
 
+@pytest.mark.every_pass("the order of work, or memory under it")
 def test_simulated_schedule_is_the_same_every_time():
     def order(got):
         first = got[0]["id"]
@@ -346,6 +348,7 @@ def test_simulated_schedule_is_the_same_every_time():
     assert "F" in repr(a) and "b" in repr(a)
 
 
+@pytest.mark.every_pass("the order of work, or memory under it")
 def test_simulated_stages_work_at_the_same_time():
     """In virtual time a step of 4 stages and 8 micro-batches takes 11 of 32 stage-steps, not 32."""
     rows = simulated(4, 8).rows()
@@ -354,6 +357,7 @@ def test_simulated_stages_work_at_the_same_time():
     assert end - begin < 0.42 * work
 
 
+@pytest.mark.every_pass("the order of work, or memory under it")
 def test_a_pause_under_a_budget_dispatches_nothing():
     """What is given up under a budget depends on the program alone, and so does the order."""
     mesh = dtorch.DeviceMesh("cpu", [54, 55], mesh_dim_names=("pp",))
@@ -421,6 +425,7 @@ def test_values_are_the_same_in_stream_order():
     assert runs[0] == runs[1] == runs[2]
 
 
+@pytest.mark.every_pass("the order of work, or memory under it")
 def test_activations_in_flight_are_bounded_in_memory():
     """Many micro-batches hold no more memory on a stage than a few: what is allocated follows the schedule."""
 

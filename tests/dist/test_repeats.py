@@ -196,6 +196,7 @@ def training_step():
     return step
 
 
+@pytest.mark.every_pass("counts plans and replayed calls")
 @pytest.mark.usefixtures("on_simulated_device")
 def test_a_changing_learning_rate_keeps_replaying():
     step = training_step()
@@ -208,6 +209,7 @@ def test_a_changing_learning_rate_keeps_replaying():
     assert after["calls_replayed"] - before["calls_replayed"] > 0.95 * (after["calls"] - before["calls"]) > 0
 
 
+@pytest.mark.every_pass("counts plans and replayed calls")
 @pytest.mark.usefixtures("on_simulated_device")
 def test_many_steps_need_no_more_plans():
     step = training_step()
@@ -257,6 +259,7 @@ print(after["plans_built"] - before["plans_built"], after["calls_replayed"] - be
 """
 
 
+@pytest.mark.every_pass("counts plans and replayed calls")
 def test_a_new_shape_in_the_middle_costs_its_own_plan():
     out = subprocess.run([sys.executable, "-c", NEW_SHAPES], capture_output=True, text=True, timeout=120, check=False)
     assert out.returncode == 0, out.stderr
@@ -307,6 +310,7 @@ def test_the_limit_can_be_set():
         dtorch.set_cache_limit(0)
 
 
+@pytest.mark.every_pass("counts plans and replayed calls")
 @pytest.mark.usefixtures("on_simulated_device")
 def test_reasons_name_what_differed():
     x, w = dtorch.randn(4, 4), dtorch.randn(4, 4)
@@ -349,6 +353,7 @@ print(len(s["misses"]) + len(s["mismatch_reasons"]), s["misses"].get("others", 0
 """
 
 
+@pytest.mark.every_pass("counts plans and replayed calls")
 def test_reasons_beyond_the_table_are_others():
     out = subprocess.run([sys.executable, "-c", MANY_REASONS], capture_output=True, text=True, timeout=120, check=False)
     assert out.returncode == 0, out.stderr[-2000:]
@@ -385,6 +390,7 @@ print(dtorch.memory_stats()["allocated_peak"] / (before or 1), resource.getrusag
 """
 
 
+@pytest.mark.every_pass("measures the peak")
 @pytest.mark.parametrize("what", ["calls", "kept", "writes", "host"])
 def test_a_long_loop_without_a_read_stays_small(what):
     out = subprocess.run([sys.executable, "-c", LOOP, what], capture_output=True, text=True, timeout=120, check=False)

@@ -377,6 +377,7 @@ print(max(dtorch.memory_stats(f"cpu:{i}")["allocated_peak"] for i in range(2)))
 """
 
 
+@pytest.mark.every_pass("measures the peak")
 def test_checkpoints_lower_the_peak():
     """Without them ("0"), with them ("1"), and with a wait at each block ("2"): checkpointing itself waits for nothing, so the stream is cut anywhere."""
     import subprocess

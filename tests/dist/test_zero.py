@@ -399,6 +399,7 @@ for i in range(1, N):  # the model was made on the first device, as a whole
 """
 
 
+@pytest.mark.every_pass("measures the peak")
 def test_memory_is_an_eighth_and_a_layer():
     """In a process of its own: peaks are the process's."""
     run = subprocess.run([sys.executable, "-c", MEMORY], capture_output=True, text=True, timeout=120)

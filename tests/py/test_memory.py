@@ -61,6 +61,7 @@ def test_budget_changes_no_bit_and_is_kept(device, share):
     assert held[device] <= budget[device]
 
 
+@pytest.mark.every_pass("what fits into the budget depends on reuse of memory and on cuts")
 def test_what_is_evicted_does_not_depend_on_timing(device):
     _, peak, _ = train(device, None)
     budget = {device: int(peak[device] * 0.5)}
@@ -95,6 +96,7 @@ def test_budget_on_meshes(kind):
     assert all(held[d] <= budget[d] for d in devices)
 
 
+@pytest.mark.every_pass("what fits into the budget depends on reuse of memory and on cuts")
 def test_evicted_values_are_read_written_and_viewed(device):
     """Values that lost their memory behave as if nothing had happened: reads, views, writes in place, also after the budget is gone."""
     rng = np.random.default_rng(0)
@@ -184,6 +186,7 @@ def test_budget_with_checkpointing(device):
     assert got == want and held <= int(peak * 0.75)
 
 
+@pytest.mark.every_pass("what fits into the budget depends on reuse of memory and on cuts")
 def test_budget_of_a_pipeline():
     from dtorch.distributed.pipelining import pipeline
 
@@ -227,6 +230,7 @@ def test_error_when_even_recomputation_cannot_fit(device):
     assert (kept.sum() + 1).item() == 200001
 
 
+@pytest.mark.every_pass("what fits into the budget depends on reuse of memory and on cuts")
 def test_a_training_that_cannot_fit_fails_and_goes_on_without_the_budget(device):
     """Failed values reach fused groups with sums over columns, in-place steps of the optimizer and everything else."""
     want, peak, _ = train(device, None)

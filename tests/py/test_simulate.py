@@ -92,6 +92,7 @@ def test_same_as_real_memory():
         assert run() == real > 0
 
 
+@pytest.mark.every_pass("virtual times and plans are those of all passes and of no further cuts")
 def test_same_plans_as_real_ones():
     """What the cpu fuses is fused: dropout is a member of a group, so no mask and no value between lies in memory."""
     with torch.simulate({**HARDWARE, "memory": 0}) as sim:
@@ -128,6 +129,7 @@ def train(mesh=None, steps=3):
     return loss.item()
 
 
+@pytest.mark.every_pass("virtual times and plans are those of all passes and of no further cuts")
 @pytest.mark.parametrize("shape", [None, (1,), (3,), (2, 3)])
 def test_deterministic(shape):
     """Uneven shards, one and two dimensions; the clock is a function of the program."""
@@ -144,6 +146,7 @@ def test_deterministic(shape):
         assert sum(sim.report().steps[-1].link_bytes) > 0
 
 
+@pytest.mark.every_pass("virtual times and plans are those of all passes and of no further cuts")
 @pytest.mark.parametrize(("stages", "micro"), [(2, 4), (4, 8), (4, 32), (8, 16)])
 def test_pipeline_bubble(stages, micro):
     """A plain loop over micro-batches: 1F1B's bubble within 2 %, 1F1B's memory."""
@@ -167,6 +170,7 @@ def test_pipeline_bubble(stages, micro):
         assert all(h <= max(1, stages - i) for i, h in got.in_flight().items())
 
 
+@pytest.mark.every_pass("virtual times and plans are those of all passes and of no further cuts")
 def test_pipeline_of_a_mesh():
     """Data on the whole mesh, of which stages take their part; stages so long that they are cut into several plans."""
     stages, micro, layers = 4, 12, 40
@@ -208,6 +212,7 @@ def bubble_of_a_tied_model(again):
     return sim.report().steps[-1].bubble
 
 
+@pytest.mark.every_pass("virtual times and plans are those of all passes and of no further cuts")
 @pytest.mark.parametrize("again", [False, True])
 def test_pipeline_of_a_tied_model(again):
     """A table on the first stage that the last one reads, and activations made again (or not): stages work beside each other all the same.
@@ -244,6 +249,7 @@ print({k: v for k, v in torch.cache_stats().items() if isinstance(v, int)})
 """
 
 
+@pytest.mark.every_pass("virtual times and plans are those of all passes and of no further cuts")
 def test_two_processes_are_alike():
     """Times to the last bit, peaks, and what was found again, wherever things lie in memory: cuts depend on what calls say. (Addresses differ from process to
     process by themselves; where a system does not move them, thresholds of the allocator do.)"""
@@ -261,6 +267,7 @@ def test_two_processes_are_alike():
     assert said[0] == said[1] and "0x" in said[0]
 
 
+@pytest.mark.every_pass("virtual times and plans are those of all passes and of no further cuts")
 def test_pipeline_of_many_short_segments():
     """Eight stages of ten checkpointed blocks: the window holds eight micro-batches of a thousand segments each (a short one made it 0.54 here)."""
     stages, micro, layers = 8, 16, 80
@@ -287,6 +294,7 @@ def test_pipeline_of_many_short_segments():
     assert sim.report().steps[-1].bubble == pytest.approx(theory, rel=0.1)
 
 
+@pytest.mark.every_pass("virtual times and plans are those of all passes and of no further cuts")
 def test_reads_are_waited_for():
     """What is dispatched after a read begins after it."""
     with torch.simulate(HARDWARE, devices=2) as sim:
@@ -304,6 +312,7 @@ def test_reads_are_waited_for():
         assert apart > 1.9 * one
 
 
+@pytest.mark.every_pass("virtual times and plans are those of all passes and of no further cuts")
 def test_estimate():
     found = torch.estimate(lambda x: x @ x, torch.ones(1000, 1000), hardware=HARDWARE)
     assert found.seconds == pytest.approx(2e9 / 0.5e12, rel=0.01)
@@ -317,6 +326,7 @@ def test_estimate():
     assert found.flops == 0 and found.unread == 2 and "2 calls whose results nobody reads" in str(found)
 
 
+@pytest.mark.every_pass("virtual times and plans are those of all passes and of no further cuts")
 def test_step_by_hand():
     with torch.simulate(HARDWARE) as sim:
         for _ in range(2):
@@ -327,6 +337,7 @@ def test_step_by_hand():
         sim.step()
 
 
+@pytest.mark.every_pass("virtual times and plans are those of all passes and of no further cuts")
 def test_devices_and_defaults():
     with torch.simulate(HARDWARE, devices=4):
         assert str(torch.ones(2).device) == "sim" == str(torch.get_default_device())
@@ -432,6 +443,7 @@ def test_command(tmp_path, end, status):
     assert done.stderr == ("enough\n" if status == 1 else "")
 
 
+@pytest.mark.every_pass("virtual times and plans are those of all passes and of no further cuts")
 def test_real_and_simulated_work_in_one_stream():
     """A tensor of a simulation outlives it, a real one is used inside: neither shares a run with the other kind (it crashed)."""
     mesh = torch.init_device_mesh("cpu", (2,))
@@ -450,6 +462,7 @@ def test_real_and_simulated_work_in_one_stream():
         assert sim.report().seconds > 0
 
 
+@pytest.mark.every_pass("virtual times and plans are those of all passes and of no further cuts")
 def test_one_device_may_stand_for_all_that_do_the_same():
     """The second and later runs of a plan are bound once; times and the largest peak are those of the first."""
 
@@ -473,6 +486,7 @@ def test_one_device_may_stand_for_all_that_do_the_same():
         assert later.steps[-1].link_bytes == pytest.approx(first.steps[-1].link_bytes, rel=1e-6)
 
 
+@pytest.mark.every_pass("virtual times and plans are those of all passes and of no further cuts")
 def test_other_hardware_on_the_same_mesh():
     """Six devices do the same where all links are alike, not where a machine has four: the plan kept from the first simulation is looked at anew."""
 
@@ -492,6 +506,7 @@ def test_other_hardware_on_the_same_mesh():
     assert min(peak) > 6 * block
 
 
+@pytest.mark.every_pass("virtual times and plans are those of all passes and of no further cuts")
 @pytest.mark.parametrize("before", [1, 4])
 def test_a_later_plan_reads_where_parts_lie(before):
     """Parts that one device stands for are still read from their own devices, here each from its neighbour in one machine."""
