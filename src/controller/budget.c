@@ -7,10 +7,14 @@
  *
  * where the seconds include whatever else would have to be made again, by the cost model: an activation function or a norm goes before a matrix
  * product, what lies idle before what was just used. A buffer goes as a whole, with all values that lie in it. What the subgraph, or what was
- * split off it, reads stays. Everything here follows from the stream of calls; timing has no say. Controller thread only. */
+ * split off it, reads stays. Everything here follows from the stream of calls; timing has no say.
+ *
+ * Devices of other nodes are counted here (remote.c), by what was given out of them; what there is held for readers elsewhere, and is not known here, comes on
+ * top. Controller thread only. */
 #include <stdlib.h>
 
 #include "controller/remat.h"
+#include "controller/remote.h"
 #include "passes/options.h"
 
 typedef struct candidate {
@@ -23,13 +27,13 @@ typedef struct candidate {
 } candidate;
 
 /* ---- settings ------------------------------------------------------------------------------------------------------------------------------ */
-static void any_cap(void *any, dt_device_state *s) { *(bool *)any |= dt_alloc_cap(&s->alloc) > 0; }
+static void any_cap(void *any, dt_device_state *s) { *(bool *)any |= dt_memory_cap(&s->alloc.stats) > 0; }
 static void set_budget(void *bytes, dt_device_state *s) { s->alloc.stats.budget = *(int64_t *)bytes; }
 
 static void find_out(void) {
     bool any = dt_the_devices.budget > 0;
     dt_devices_each(any_cap, &any);
-    any |= dt_options_get()->evict > 0;
+    any |= dt_options_get()->evict > 0 || (dt_nodes > 1 && dt_remote_capped());
     dt_the_engine.remat = any;
 }
 
@@ -38,16 +42,37 @@ void dt_budget_set(dt_device d, int64_t bytes, bool all) {
     if (all) {
         dt_the_devices.budget = bytes;
         dt_devices_each(set_budget, &bytes);
-    } else if (dt_device_here(d) && dt_device_get(d, &s) == DT_OK)
+        if (dt_nodes > 1) dt_remote_budget_all(bytes);
+    } else if (!dt_device_here(d))
+        dt_remote_limit(d, bytes, true);
+    else if (dt_device_get(d, &s) == DT_OK)
         s->alloc.stats.budget = bytes;
     find_out();
 }
 
 void dt_limit_set(dt_device d, int64_t bytes) {
     dt_device_state *s;
-    if (dt_device_get(d, &s) == DT_OK) s->alloc.stats.limit = bytes;
+    if (!dt_device_here(d))
+        dt_remote_limit(d, bytes, false);
+    else if (dt_device_get(d, &s) == DT_OK)
+        s->alloc.stats.limit = bytes;
     find_out();
 }
+
+typedef struct account { /* of a device, here or elsewhere */
+    dt_memory_stats *m;
+    const dt_device_state *here; /* NULL: elsewhere */
+} account;
+
+static dt_status account_of(dt_device d, account *a) {
+    dt_device_state *s = NULL;
+    if (dt_device_here(d)) DT_TRY(dt_device_get(d, &s));
+    *a = (account){s ? &s->alloc.stats : dt_remote_memory(d), s};
+    return a->m ? DT_OK : dt_fail(DT_E_NOMEM, "a budget: out of host memory");
+}
+
+/* Bytes that values take; what is only held for other devices to read does not count, until it is really wanted. */
+static int64_t in_use(const account *a) { return a->m->allocated - (a->here ? a->here->held : 0); }
 
 /* ---- candidates -------------------------------------------------------------------------------------------------------------------------------- */
 static int position(const dt_mesh *m, dt_device d) {
@@ -130,9 +155,9 @@ static void give_up(candidate *c, dt_memory_stats *m) {
 }
 
 /* What is given up makes others dearer: the cheapest is looked at again before it goes, and goes to its new place if it was one of those. */
-static bool evict(dt_device d, dt_device_state *s, int64_t need, uint32_t stamp, bool *evicted) {
+static bool evict(dt_device d, const account *a, int64_t need, uint32_t stamp, bool *evicted) {
     int n, kept = 0;
-    int64_t cap = dt_alloc_cap(&s->alloc);
+    int64_t cap = dt_memory_cap(a->m);
     candidate *c = collect(d, stamp, &n);
     int64_t most = 0;
     for (int i = 0; c && i < n; i++)
@@ -140,9 +165,9 @@ static bool evict(dt_device d, dt_device_state *s, int64_t need, uint32_t stamp,
             most += (int64_t)c[i].buf->bytes;
             c[kept++] = c[i];
         }
-    if (s->alloc.stats.allocated - s->held + need - most > cap) kept = 0; /* in vain */
+    if (in_use(a) + need - most > cap) kept = 0; /* in vain */
     if (c) qsort(c, (size_t)kept, sizeof *c, by_score);
-    for (int i = 0; c && i < kept && s->alloc.stats.allocated - s->held + need > cap; i++) {
+    for (int i = 0; c && i < kept && in_use(a) + need > cap; i++) {
         double before = c[i].score;
         if (!score(&c[i])) continue;
         int to = i;
@@ -155,11 +180,11 @@ static bool evict(dt_device d, dt_device_state *s, int64_t need, uint32_t stamp,
             i--;
             continue;
         }
-        give_up(&c[i], &s->alloc.stats);
+        give_up(&c[i], a->m);
         *evicted = true;
     }
     dt_free(c);
-    return s->alloc.stats.allocated - s->held + need <= cap;
+    return in_use(a) + need <= cap;
 }
 
 /* For tests: values lose their memory at random. */
@@ -180,15 +205,15 @@ static int64_t needs(const dt_program *p) {
     return n;
 }
 
-static dt_status does_not_fit(dt_device d, dt_device_state *s, const dt_program *p, int64_t need) {
-    dt_memory_stats *m = &s->alloc.stats;
-    bool budget = dt_alloc_cap(&s->alloc) != m->limit;
+static dt_status does_not_fit(dt_device d, const account *a, const dt_program *p, int64_t need) {
+    dt_memory_stats *m = a->m;
+    bool budget = dt_memory_cap(m) != m->limit;
     int64_t arena = p->n_temp ? (int64_t)dt_alloc_rounded(p->arena_bytes) : 0;
     m->n_oom++;
     return dt_fail(DT_E_NOMEM,
                    "out of memory: %lld bytes wanted on %s:%u (%lld for results, %lld while it runs), %lld in use that cannot be computed again, %s %lld",
                    (long long)need, dt_device_type_name(dt_device_kind(d)), dt_device_index(d), (long long)(need - arena), (long long)arena,
-                   (long long)(m->allocated - s->held), budget ? "budget" : "limit", (long long)dt_alloc_cap(&s->alloc));
+                   (long long)in_use(a), budget ? "budget" : "limit", (long long)dt_memory_cap(m));
 }
 
 dt_status dt_budget_fit(const dt_graph *g, const dt_plan *p, bool *evicted) {
@@ -196,19 +221,18 @@ dt_status dt_budget_fit(const dt_graph *g, const dt_plan *p, bool *evicted) {
     *evicted = false;
     for (int i = 0; i < p->n_programs; i++) {
         dt_device d = p->program[i].device;
-        dt_device_state *s;
-        if (!dt_device_here(d)) continue;
-        DT_TRY(dt_device_get(d, &s));
-        int64_t cap = dt_alloc_cap(&s->alloc), need = needs(&p->program[i]);
-        if (!cap || s->alloc.stats.allocated - s->held + need <= cap) continue;
+        account a;
+        DT_TRY(account_of(d, &a));
+        int64_t cap = dt_memory_cap(a.m), need = needs(&p->program[i]);
+        if (!cap || in_use(&a) + need <= cap) continue;
         if (!stamp) pin(g, stamp = ++dt_the_engine.pin);
-        if (!evict(d, s, need, stamp, evicted)) return does_not_fit(d, s, &p->program[i], need);
+        if (!evict(d, &a, need, stamp, evicted)) return does_not_fit(d, &a, &p->program[i], need);
     }
     if (*evicted || !dt_the_devices.n_held) return DT_OK;
     for (int i = 0; i < p->n_programs; i++) { /* memory that others still read counts once it is really wanted */
         dt_device_state *s;
         if (!dt_device_here(p->program[i].device) || dt_device_get(p->program[i].device, &s) || !s->held) continue;
-        int64_t cap = dt_alloc_cap(&s->alloc);
+        int64_t cap = dt_memory_cap(&s->alloc.stats);
         if (!cap || s->alloc.stats.allocated + needs(&p->program[i]) <= cap) continue;
         dt_devices_quiesce();
         dt_bufs_sweep();

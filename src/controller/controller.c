@@ -346,8 +346,6 @@ static void on_limit(dt_device d, int64_t bytes, uint32_t what) {
     dt_engine_dispatch();
     if (what)
         dt_budget_set(d, bytes, what == 2);
-    else if (!dt_device_here(d))
-        dt_remote_limit(d, bytes);
     else
         dt_limit_set(d, bytes);
 }
@@ -356,7 +354,7 @@ static void on_stats(dt_device d, dt_memory_stats *out, dt_future *f, bool new_p
     dt_device_state *s;
     dt_engine_dispatch();
     atomic_store(&f->parts, 1);
-    if (dt_remote_stats(d, out, f)) {
+    if (dt_remote_stats(d, out, f, new_peaks)) {
         dt_remote_flush();
         return;
     }

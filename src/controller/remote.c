@@ -22,9 +22,10 @@ typedef struct request { /* an answer that is awaited */
     dt_future *future;
     dt_view dst;            /* DATA */
     dt_memory_stats *stats; /* STATS */
-    uint64_t asked;         /* TRACE: when, ns */
-    dt_file *file;          /* OPEN: referenced */
-    bool piece;             /* DATA: of a stream */
+    int64_t evicted, evicted_bytes;
+    uint64_t asked; /* TRACE: when, ns */
+    dt_file *file;  /* OPEN: referenced */
+    bool piece;     /* DATA: of a stream */
 } request;
 
 typedef struct ids { /* numbers of a node's buffers. The smallest free one is given: a repeated step gets the same numbers, and is sent as a repeat */
@@ -48,7 +49,8 @@ static struct {
     pthread_mutex_t lock;        /* of requests */
     request *requests;
     uint64_t next_id, next_plan, next_file, seq;
-    uint64_t *closed; /* files that nobody here has open any more; with `lock` */
+    dt_memory_stats *memory[DT_DEVICE_TYPES]; /* (DT_MAX_DEVICES,) of other nodes' devices; NULL: none was used */
+    uint64_t *closed;                         /* files that nobody here has open any more; with `lock` */
     int n_closed, cap_closed;
     int threads;
 } remote = {.lock = PTHREAD_MUTEX_INITIALIZER};
@@ -159,6 +161,8 @@ static void on_stats(dt_unwire *u, int from) {
     dt_memory_stats m;
     dt_unwire_get(u, &m, sizeof m);
     if (!r) return;
+    m.evicted = r->evicted;
+    m.evicted_bytes = r->evicted_bytes;
     if (r->stats && !u->bad) *r->stats = m;
     complete(r, NULL);
 }
@@ -339,11 +343,30 @@ static uint64_t buffer_id(dt_buf *b) { /* 0: out of host memory */
     return b->id;
 }
 
-static void drop_remote(dt_buf *b) {
-    int node = dt_device_node(b->device);
+/* What is given out of another node's device is counted here as it will be there. */
+dt_memory_stats *dt_remote_memory(dt_device d) {
+    dt_memory_stats **m = &remote.memory[dt_device_kind(d)];
+    if (!*m) {
+        if (!(*m = dt_calloc(DT_MAX_DEVICES, sizeof **m))) return NULL;
+        for (int i = 0; i < DT_MAX_DEVICES; i++) (*m)[i].budget = dt_the_devices.budget;
+    }
+    return *m + dt_device_index(d) % DT_MAX_DEVICES;
+}
+
+static void count_memory(const dt_buf *b, bool given) {
+    dt_memory_stats *m = b->bytes ? dt_remote_memory(b->device) : NULL;
+    if (m) m->allocated += (given ? 1 : -1) * (int64_t)dt_alloc_rounded(b->bytes);
+}
+
+static void undo_buffer(dt_buf *b) {
     if (!b->id) return;
-    dt_wire_u64(entry(node, DT_M_FREE), b->id);
-    id_put(node, b->id);
+    id_put(dt_device_node(b->device), b->id);
+    count_memory(b, false);
+}
+
+static void drop_remote(dt_buf *b) {
+    if (b->id) dt_wire_u64(entry(dt_device_node(b->device), DT_M_FREE), b->id);
+    undo_buffer(b);
 }
 
 static dt_buf *buffer_new(dt_device d, size_t bytes) {
@@ -352,6 +375,7 @@ static dt_buf *buffer_new(dt_device d, size_t bytes) {
         dt_free(b);
         return NULL;
     }
+    if (b) count_memory(b, true);
     return b;
 }
 
@@ -453,7 +477,7 @@ dt_status dt_remote_host(const dt_view *src, dt_device d, dt_buf **out) {
     dt_buf *b = buffer_new(d, bytes);
     void *packed = sim ? NULL : dt_malloc(bytes + 1);
     if (!b || (!packed && !sim)) {
-        if (b) id_put(dt_device_node(d), b->id);
+        if (b) undo_buffer(b);
         dt_free(b);
         dt_free(packed);
         return no_memory();
@@ -569,7 +593,7 @@ dt_status dt_remote_read(const dt_load *r, dt_device d, dt_future *f, dt_buf **o
     dt_buf *b = buffer_new(d, (size_t)r->numel * dt_dtype_size(r->dtype));
     request *q = b && f ? request_new(node, f) : NULL;
     if (!b || (f && !q)) {
-        if (b) id_put(node, b->id);
+        if (b) undo_buffer(b);
         dt_free(b);
         return no_memory();
     }
@@ -643,13 +667,33 @@ void dt_remote_trace(dt_future *f, bool on) {
     dt_remote_flush();
 }
 
-void dt_remote_limit(dt_device d, int64_t bytes) {
+static void put_limit(dt_device d, int64_t bytes, int what) {
     dt_wire *w = entry(dt_device_node(d), DT_M_LIMIT);
+    dt_wire_u64(w, (uint64_t)what);
     dt_wire_u64(w, d);
     dt_wire_i64(w, bytes);
 }
 
-bool dt_remote_stats(dt_device d, dt_memory_stats *out, dt_future *f) {
+void dt_remote_limit(dt_device d, int64_t bytes, bool budget) {
+    dt_memory_stats *m = dt_remote_memory(d);
+    if (m) *(budget ? &m->budget : &m->limit) = bytes;
+    put_limit(d, bytes, budget ? DT_LIMIT_BUDGET : DT_LIMIT);
+}
+
+void dt_remote_budget_all(int64_t bytes) {
+    for (int t = 0; t < DT_DEVICE_TYPES; t++)
+        for (int i = 0; remote.memory[t] && i < DT_MAX_DEVICES; i++) remote.memory[t][i].budget = bytes;
+    for (int node = 1; node < dt_nodes; node++) put_limit(dt_device_make(DT_CPU, (uint32_t)(node * dt_node_devices)), bytes, DT_LIMIT_BUDGETS);
+}
+
+bool dt_remote_capped(void) {
+    for (int t = 0; t < DT_DEVICE_TYPES; t++)
+        for (int i = 0; remote.memory[t] && i < DT_MAX_DEVICES; i++)
+            if (dt_memory_cap(&remote.memory[t][i])) return true;
+    return false;
+}
+
+bool dt_remote_stats(dt_device d, dt_memory_stats *out, dt_future *f, bool new_peaks) {
     int node = dt_device_node(d);
     if (node == dt_node_self) return false;
     dt_error_t *lost = atomic_load(&remote.lost[node]);
@@ -660,9 +704,15 @@ bool dt_remote_stats(dt_device d, dt_memory_stats *out, dt_future *f) {
         return true;
     }
     r->stats = out;
+    const dt_memory_stats *m = dt_remote_memory(d);
+    if (m) {
+        r->evicted = m->evicted;
+        r->evicted_bytes = m->evicted_bytes;
+    }
     dt_wire *w = entry(node, DT_M_STATS);
     put_request(w, node, r->id);
     dt_wire_u64(w, d);
+    dt_wire_u64(w, new_peaks);
     return true;
 }
 
@@ -688,6 +738,7 @@ dt_status dt_remote_start(void) {
     for (int i = 1; i < n; i++) DT_TRY(dt_history_init(&remote.talk[i].history, true));
     DT_TRY(dt_net_start(&hooks, dt_ops_hash(), START_S));
     dt_buf_drop_elsewhere = drop_remote;
+    dt_buf_undo_elsewhere = undo_buffer;
     dt_file_drop_elsewhere = drop_file;
     return DT_OK;
 }

@@ -35,12 +35,17 @@ dt_status dt_remote_read(const dt_load *r, dt_device d, dt_future *f, dt_buf **o
 dt_status dt_remote_fetch(const dt_part *p, const dt_view *src, const dt_view *dst, dt_future *f) DT_WUR;
 /* The same in one answer. piece: dt_stream_returned is called when it has come, or its node is lost. */
 dt_status dt_remote_ask(const dt_part *p, const dt_view *src, const dt_view *dst, dt_future *f, bool piece) DT_WUR;
-bool dt_stream_pump(void);         /* asks for what may be under way; true: something was asked for, or ended */
-void dt_stream_returned(void);     /* any thread */
-void dt_stream_free(void);         /* nobody waits any more */
-void dt_remote_sync(dt_future *f); /* adds one part a node */
-void dt_remote_limit(dt_device d, int64_t bytes);
-bool dt_remote_stats(dt_device d, dt_memory_stats *out, dt_future *f); /* takes a part and a reference of f; false: the device is of this node. Flush */
-void dt_remote_sim(int devices, int64_t memory);                       /* a simulation begins: devices a node holds, bytes of each */
+bool dt_stream_pump(void);                                     /* asks for what may be under way; true: something was asked for, or ended */
+void dt_stream_returned(void);                                 /* any thread */
+void dt_stream_free(void);                                     /* nobody waits any more */
+void dt_remote_sync(dt_future *f);                             /* adds one part a node */
+void dt_remote_limit(dt_device d, int64_t bytes, bool budget); /* or its budget */
+void dt_remote_budget_all(int64_t bytes);                      /* every device's */
+bool dt_remote_capped(void);                                   /* has any of them a limit or a budget? */
+/* What values take of another node's device, its limit and budget; NULL: out of host memory. */
+dt_memory_stats *dt_remote_memory(dt_device d);
+bool dt_remote_stats(dt_device d, dt_memory_stats *out, dt_future *f,
+                     bool new_peaks);            /* takes a part and a reference of f; false: the device is of this node. Flush */
+void dt_remote_sim(int devices, int64_t memory); /* a simulation begins: devices a node holds, bytes of each */
 
 #endif

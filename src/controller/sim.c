@@ -41,7 +41,7 @@ void dt_engine_sim_memory(dt_memory_stats *out, int n, dt_future *f) {
         if (dt_device_here(d)) continue;
         dt_future_ref(f);
         atomic_fetch_add(&f->parts, 1);
-        (void)dt_remote_stats(d, &out[i], f);
+        (void)dt_remote_stats(d, &out[i], f, false);
     }
     if (dt_nodes > 1) dt_remote_flush();
     dt_future_part(f, NULL);

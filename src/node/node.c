@@ -455,9 +455,14 @@ static dt_status on_stats(dt_unwire *u) {
     dt_device_state *s;
     DT_TRY(device_of(u, &d, &s));
     dt_wire w = {0};
+    dt_memory_stats *m = &s->alloc.stats;
     dt_wire_u64(&w, DT_R_STATS);
     dt_wire_u64(&w, id);
-    dt_wire_put(&w, &s->alloc.stats, sizeof s->alloc.stats);
+    dt_wire_put(&w, m, sizeof *m);
+    if (dt_unwire_count(u, 1)) {
+        m->allocated_peak = m->allocated;
+        m->reserved_peak = m->reserved;
+    }
     answer(&w);
     return DT_OK;
 }
@@ -504,11 +509,21 @@ static dt_status on_sim(dt_unwire *u) {
     return DT_OK;
 }
 
+static void set_budget(void *bytes, dt_device_state *s) { s->alloc.stats.budget = *(int64_t *)bytes; }
+
+/* A budget: what is kept for later allocations goes before it is exceeded. What values are given up is the controller's to say. */
 static dt_status on_limit(dt_unwire *u) {
     dt_device d;
     dt_device_state *s;
+    size_t what = dt_unwire_count(u, DT_LIMIT_BUDGETS);
+    if (what == DT_LIMIT_BUDGETS) { /* starts no device */
+        (void)dt_unwire_u64(u);
+        dt_the_devices.budget = dt_unwire_i64(u);
+        dt_devices_each(set_budget, &dt_the_devices.budget);
+        return DT_OK;
+    }
     DT_TRY(device_of(u, &d, &s));
-    s->alloc.stats.limit = dt_unwire_i64(u);
+    *(what == DT_LIMIT_BUDGET ? &s->alloc.stats.budget : &s->alloc.stats.limit) = dt_unwire_i64(u);
     return DT_OK;
 }
 

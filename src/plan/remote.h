@@ -17,8 +17,8 @@ enum {
     DT_M_POISON,  /* buffer id, device, status, site, text */
     DT_M_FETCH,   /* request id (here and below: since the last one), buffer id, device, offset, view */
     DT_M_SYNC,    /* request id */
-    DT_M_LIMIT,   /* device, bytes */
-    DT_M_STATS,   /* request id, device */
+    DT_M_LIMIT,   /* what (DT_LIMIT…), device, bytes */
+    DT_M_STATS,   /* request id, device, 1: and begin new peaks */
     DT_M_THREADS, /* how many threads all devices of a node share */
     DT_M_SIM,     /* devices a node holds, bytes of each: a simulation begins */
     DT_M_TRACE,   /* 1: begin to log events; or 0, request id */
@@ -30,6 +30,7 @@ enum {
     DT_R_TRACE,     /* request id, now, events dropped; per event: lane, name, begin, length, a, b, site, kind, device + 1; an empty lane */
     DT_R_CREDIT,    /* runs taken up so far */
 };
+enum { DT_LIMIT, DT_LIMIT_BUDGET, DT_LIMIT_BUDGETS /* every device's of the node */ };
 enum { DT_CREDITS = 512 /* runs that a node may have before it: bounds memory there */ };
 
 #endif

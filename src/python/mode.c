@@ -277,7 +277,6 @@ static PyObject *set_memory_budget(PyObject *m, PyObject *args, PyObject *kw) {
     long long n = bytes == Py_None ? 0 : PyLong_AsLongLong(bytes);
     if (n == -1 && PyErr_Occurred()) return NULL;
     if (n < 0 || (n == 0 && bytes != Py_None)) return PyErr_Format(PyExc_ValueError, "set_memory_budget(): bytes must be None or at least 1, got %lld", n);
-    if (!dt_device_here(d)) return PyErr_Format(PyExc_NotImplementedError, "set_memory_budget(): a device of another node cannot have a budget yet");
     DT_PY_CHECK(limit_request(d, n, o && o != Py_None ? 1 : 2));
     Py_RETURN_NONE;
 }

@@ -75,7 +75,7 @@ dt_status dt_alloc_get(dt_alloc *a, size_t *bytes, void **out) {
             a->spare = f;
             goto got;
         }
-    int64_t cap = dt_alloc_cap(a), spare = cap - s->allocated - (int64_t)want;
+    int64_t cap = dt_memory_cap(&a->stats), spare = cap - s->allocated - (int64_t)want;
     if (cap && s->reserved + (int64_t)want > cap) trim(a, spare > 0 ? (size_t)spare : 0);
     int64_t cached = s->reserved - s->allocated;
     if (cached > KEEP_BYTES && cached > s->allocated) trim(a, KEEP_BYTES / 2);

@@ -36,9 +36,9 @@ void dt_alloc_put(dt_alloc *a, void *p, size_t bytes);
  * it counts as allocated with what the run uses of it. */
 dt_status dt_alloc_arena(dt_alloc *a, size_t *bytes, void **out) DT_WUR;
 void dt_alloc_arena_put(dt_alloc *a, void *p, size_t bytes);
-size_t dt_alloc_rounded(size_t bytes);                  /* what dt_alloc_get reserves */
-static inline int64_t dt_alloc_cap(const dt_alloc *a) { /* the lower of limit and budget; 0: none */
-    int64_t l = a->stats.limit, b = a->stats.budget;
+size_t dt_alloc_rounded(size_t bytes);                          /* what dt_alloc_get reserves */
+static inline int64_t dt_memory_cap(const dt_memory_stats *m) { /* the lower of limit and budget; 0: none */
+    int64_t l = m->limit, b = m->budget;
     return !l || (b && b < l) ? b : l;
 }
 

@@ -5,7 +5,7 @@
 #include "base/ring.h"
 #include "plan/sim.h"
 
-void (*dt_buf_drop_elsewhere)(dt_buf *b);
+void (*dt_buf_drop_elsewhere)(dt_buf *b), (*dt_buf_undo_elsewhere)(dt_buf *b);
 dt_devices dt_the_devices;
 static _Atomic int threads_wanted;   /* 0: all cores */
 static _Atomic uint32_t idle_events; /* futex word: some worker fell idle */

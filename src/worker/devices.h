@@ -47,6 +47,7 @@ int dt_devices_threads(void);
 
 dt_buf *dt_buf_new(dt_device d, size_t bytes, void *data);
 extern void (*dt_buf_drop_elsewhere)(dt_buf *b); /* the last value in another node's memory is gone */
+extern void (*dt_buf_undo_elsewhere)(dt_buf *b); /* memory of another node that it was never told of */
 void dt_buf_drop(dt_buf *b);                     /* one value less lies in it; at zero the memory returns to the allocator */
 void dt_bufs_throttle(void);                     /* the same; waits for readers while a device holds too much for them */
 void dt_bufs_sweep(void);                        /* what is no longer read by other devices returns to the allocators */

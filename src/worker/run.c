@@ -100,7 +100,11 @@ void dt_binding_undo(const dt_plan *p, dt_binding *b) {
         const dt_program *g = &p->program[i];
         dt_device_state *s;
         if (!dt_device_here(g->device)) {
-            for (int k = g->n_ext; k < g->n_ext + g->n_out; k++) dt_buf_unref(b->run->part[i].buf[k]);
+            for (int k = g->n_ext; k < g->n_ext + g->n_out; k++) {
+                dt_buf *buf = b->run->part[i].buf[k];
+                if (buf && dt_buf_undo_elsewhere) dt_buf_undo_elsewhere(buf);
+                dt_buf_unref(buf);
+            }
             continue;
         }
         if (dt_device_get(g->device, &s)) continue;

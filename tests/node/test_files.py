@@ -215,3 +215,138 @@ def test_reads_of_later_values_do_not_reach_pieces(tmp_path):
         tmp_path,
     )
     assert out.returncode == 0 and float(out.stdout) == 80_000_000, out.stdout + out.stderr
+
+
+def test_budgets_of_other_nodes_devices(tmp_path):
+    """Values of a device elsewhere are given up and made again: same bits, and what is held there stays below the budget."""
+    out = program(
+        """
+        import dtorch
+        from dtorch import Replicate, Shard, distribute_tensor, init_device_mesh, nn
+        import dtorch.nn.functional as F
+        def train(budget, mesh, laid, batch):
+            dtorch.manual_seed(0)
+            model = nn.Sequential(*[nn.Sequential(nn.Linear(128, 128), nn.GELU(), nn.Dropout(0.1), nn.LayerNorm(128)) for _ in range(6)], nn.Linear(128, 10))
+            x, y = dtorch.randn(512, 128), dtorch.randint(0, 10, (512,))
+            for p in model.parameters():
+                p.data = distribute_tensor(p.data, mesh, [laid])
+            x, y = distribute_tensor(x, mesh, [batch]), distribute_tensor(y, mesh, [batch])
+            optimizer = dtorch.optim.AdamW(model.parameters(), lr=1e-2)
+            dtorch.synchronize()
+            before = [dtorch.memory_stats(d)["evicted"] for d in mesh.devices]
+            for d in mesh.devices:
+                dtorch.set_memory_budget(budget and budget[d], d)
+                dtorch.reset_peak_memory_stats(d)
+            out = []
+            for _ in range(2):
+                optimizer.zero_grad()
+                loss = F.cross_entropy(model(x), y)
+                loss.backward()
+                out.append(loss.item())
+                out += [p.grad.full_tensor().numpy().tobytes() for p in model.parameters()]
+                optimizer.step()
+            stats = [dtorch.memory_stats(d) for d in mesh.devices]
+            for d in mesh.devices:
+                dtorch.set_memory_budget(None, d)
+            return out, {d: s["allocated_peak"] for d, s in zip(mesh.devices, stats)}, [s["evicted"] - b for s, b in zip(stats, before)]
+        both = init_device_mesh("cpu", (2,))
+        for mesh, batch in ((both[1:2], Replicate()), (both, Shard(0))):
+            want, peak, none = train(None, mesh, Replicate(), batch)
+            budget = {d: int(p * 0.65) for d, p in peak.items()}
+            got, held, evicted = train(budget, mesh, Replicate(), batch)
+            print((got == want, none, evicted, [(held[d], budget[d], peak[d]) for d in mesh.devices]))
+        dtorch.set_memory_budget(3 << 30)
+        print([dtorch.memory_stats(d)["budget"] for d in both.devices])
+        dtorch.set_memory_budget(None)
+        print([dtorch.memory_stats(d)["budget"] for d in both.devices])
+        """,
+        tmp_path,
+    )
+    assert out.returncode == 0, out.stderr[-3000:]
+    lines = out.stdout.splitlines()
+    assert [eval(line) for line in lines[2:]] == [[3 << 30] * 2, [0, 0]]
+    for line in lines[:2]:
+        same, none, evicted, held = eval(line)
+        assert same and not any(none) and sum(evicted) > 0 and all(h <= b for h, b, _ in held), line
+
+
+def test_host_calls_take_and_give_tensors_of_any_node(tmp_path):
+    out = program(
+        """
+        import os
+        import numpy as np
+        import dtorch
+        from dtorch import Replicate, Shard, distribute_tensor, init_device_mesh
+        mesh = init_device_mesh("cpu", (4,))
+        far = mesh[3:4]
+        x = distribute_tensor(dtorch.arange(12.).view(6, 2), mesh, [Shard(0)])
+        y = distribute_tensor(dtorch.ones(3), far, [Replicate()])
+        r, pid = dtorch.host_call(lambda a, b: (a.sum() * b, np.array([os.getpid()])), x, y, out=[((3,), dtorch.float32), ((1,), dtorch.int64)])
+        print(pid.item() == os.getpid(), (r.redistribute(far, [Replicate()]) + y).tolist(), r.redistribute(mesh, [Shard(0)]).sum().item())
+        def wrong(a):
+            raise ValueError("as it says")
+        bad = dtorch.host_call(wrong, y, out=((3,), dtorch.float32)).redistribute(far, [Replicate()])   # line 14
+        try:
+            bad.sum().item()
+        except RuntimeError as e:
+            print("ValueError: as it says" in str(e), "program.py:14" in str(e))
+        """,
+        tmp_path,
+    )
+    assert out.returncode == 0, out.stderr
+    assert out.stdout.splitlines() == ["True [67.0, 67.0, 67.0] 198.0", "True True"]
+
+
+@both
+def test_nodes_exchange_without_the_client(tmp_path, mpiexec):
+    """Between meshes on two other nodes: what node 0 sends and receives does not depend on the size."""
+    out = program(
+        """
+        import dtorch
+        from dtorch import Replicate, Shard, init_device_mesh
+        all = init_device_mesh("cpu", (6,))
+        second, third = all[2:4], all[4:6]
+        assert {d.index // 64 for d in second.devices} == {1} and {d.index // 64 for d in third.devices} == {2}
+        for n in (500, 500_000):
+            x = dtorch.arange(float(2 * n), device_mesh=second, placements=[Shard(0)]).view(n, 2)
+            dtorch.synchronize()
+            before = dtorch._C._net_stats()
+            y = x.redistribute(third, [Shard(1)])
+            z = (y * 2).redistribute(second, [Replicate()])
+            dtorch.synchronize()
+            after = dtorch._C._net_stats()
+            print(sum(after[k] - before[k] for k in after if k not in ("messages_sent", "messages_received")))
+            assert y.sum().item() and (z.numpy().reshape(-1) == 2 * dtorch.arange(float(2 * n)).numpy()).all()
+        """,
+        tmp_path,
+        3,
+        mpiexec=mpiexec,
+    )
+    assert out.returncode == 0, out.stderr[-3000:]
+    few, many = map(int, out.stdout.split())
+    assert many < few + 1000 and many < 10_000, (few, many)
+
+
+def test_a_run_that_finds_no_memory_gives_back_what_others_were_to_hold(tmp_path):
+    """The other node's device comes first in the mesh: its part is given out before memory here turns out to be too short."""
+    out = program(
+        """
+        import dtorch
+        from dtorch import Shard
+        mesh = dtorch.DeviceMesh("cpu", [64, 0])
+        x = dtorch.ones(1000, device_mesh=mesh, placements=[Shard(0)])
+        far = mesh.devices[0]
+        assert far.index == 64 and x.sum().item() == 1000
+        failed = 0
+        for _ in range(20):
+            try:
+                dtorch.zeros(1 << 44, device_mesh=mesh, placements=[Shard(0)]).sum().item()
+            except dtorch.OutOfMemoryError:
+                failed += 1
+        dtorch.set_memory_budget(1 << 20, far)   # counts what was given out
+        print(failed, (x * 2).sum().item())
+        """,
+        tmp_path,
+    )
+    assert out.returncode == 0, out.stderr[-3000:]
+    assert out.stdout.split() == ["20", "2000.0"]
