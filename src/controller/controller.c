@@ -446,8 +446,10 @@ static void *controller_main(void *arg) {
         uint64_t head = atomic_load_explicit(&e->ring.head, memory_order_relaxed), now = dt_now_ns();
         if (head != seen)
             since = now;
-        else if (waits_for_pause(e) && !dt_devices_pending())
-            on_idle(e, now - since);
+        else {
+            dt_repeat_pause();
+            if (waits_for_pause(e) && !dt_devices_pending()) on_idle(e, now - since);
+        }
         seen = head;
         if (DT_UNLIKELY(dt_nodes > 1) && dt_stream_pump()) dt_remote_flush();
         if (DT_UNLIKELY(dt_nodes > 1)) dt_remote_flush_some(now - since > 2000 * NAP_US);

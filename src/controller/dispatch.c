@@ -359,9 +359,9 @@ void dt_engine_dispatch(void) {
     dt_engine *e = &dt_the_engine;
     dt_repeat_settle(e, "a read or a pause in the middle");
     dt_round_settle(e, "a read in the middle");
+    dt_engine_dispatch_graph(&e->graph);
     e->cut = false;
     e->rolling = 0;
-    dt_engine_dispatch_graph(&e->graph);
     if (dt_order_is_on()) dt_order_flush();
     dt_round_end(e);
 }

@@ -16,6 +16,10 @@
  * there until its next cut. Values that other parts of the program drop meanwhile are dropped at once; drops of the chunk's own values need no
  * order, since only what is named at the end matters.
  *
+ * A chunk ends where its content says so, or where the client read or paused. The latter says nothing about the next time: a script of one call, learnt from
+ * `(x + 1).item()`, would take a loop of a thousand such calls to pieces of one. So a script of that kind (`open`) is only run before a read or a pause is
+ * seen if such an end followed the last times; and when another call comes, it has not ended: a longer script goes on, or the usual way.
+ *
  * Why chunks and not whole steps: docs/design/026. Controller thread only. */
 #include "controller/repeat.h"
 
@@ -24,7 +28,7 @@
 #include "controller/match.h"
 #include "passes/options.h"
 
-enum { FOLLOWERS = 16, SCORE_MAX = 7, FIRSTS = 1024, SCRIPT_BYTES_MAX = 64 << 20 };
+enum { FOLLOWERS = 16, SCORE_MAX = 7, ENDS_MAX = 2, FIRSTS = 1024, SCRIPT_BYTES_MAX = 64 << 20 };
 
 typedef struct script script;
 typedef struct follower {
@@ -54,6 +58,8 @@ struct script {
     size_t bytes;
     uint32_t tried; /* the attempt it was last compared in */
     bool bad;       /* lost against its own plan in the last attempt: learn again */
+    bool open;      /* a read or a pause ended it, not its content */
+    int8_t ends;    /* does it end there again? Below zero: wait and see */
 };
 
 /* The attempt under way: what was taken so far. */
@@ -65,6 +71,7 @@ static struct attempt {
     uint32_t cap_made;
 } a;
 static script *last;           /* of the chunk before */
+static script *hasty;          /* an open one that was run before its end was seen, if nothing came since */
 static script *firsts[FIRSTS]; /* by first call: the script that began with it last */
 static size_t bytes_all;
 
@@ -255,6 +262,7 @@ void dt_repeat_learn(dt_engine *e, dt_graph *g, dt_plan *p) {
         script_free(s);
         return;
     }
+    s->open = !e->cut;
     p->script = s;
 }
 
@@ -287,6 +295,7 @@ void dt_repeat_forget(dt_plan *p) {
     if (!s) return;
     p->script = NULL;
     if (last == s) last = NULL;
+    if (hasty == s) hasty = NULL;
     for (int i = 0; i < FIRSTS; i++)
         if (firsts[i] == s) firsts[i] = NULL;
     dt_engine *e = &dt_the_engine;
@@ -303,7 +312,7 @@ void dt_repeat_free(void) {
     dt_free(a.made);
     dt_match_free(&a.m);
     memset(&a, 0, sizeof a);
-    last = NULL;
+    last = hasty = NULL;
 }
 
 /* ---- comparing --------------------------------------------------------------------------------------------------------------------------- */
@@ -460,11 +469,29 @@ static const char *finish(dt_engine *e) {
     return NULL;
 }
 
+/* Calls went on after s, or a read or a pause came. */
+static void learn_end(script *s, bool ended) {
+    if (!ended)
+        s->ends = -ENDS_MAX;
+    else if (s->ends < ENDS_MAX)
+        s->ends++;
+}
+
+static void was_hasty(bool ended) {
+    if (DT_LIKELY(!hasty)) return;
+    learn_end(hasty, ended);
+    hasty = NULL;
+}
+
+void dt_repeat_pause(void) { was_hasty(true); }
+
 /* The last call was taken and so were all the drops that the script had: no need to wait for the next call. */
 static void finish_early(dt_engine *e) {
-    if (a.n_dropped != a.s->n_gone || a.n_ext_dropped != a.s->n_ext_gone) return;
-    if (check_end(a.s)) return; /* maybe later */
-    (void)finish(e);
+    script *s = a.s;
+    if (s->open && s->ends < 0) return;
+    if (a.n_dropped != s->n_gone || a.n_ext_dropped != s->n_ext_gone) return;
+    if (check_end(s)) return; /* maybe later */
+    if (!finish(e) && s->open) hasty = s;
 }
 
 static void mismatch(dt_engine *e, const char *text, const dt_call *was, const dt_call *is, int input, uint32_t site) {
@@ -503,12 +530,18 @@ static bool begin(dt_engine *e, const dt_call *call) {
 }
 
 bool dt_repeat_call(dt_engine *e, const uint64_t *w) {
-    if (a.s && complete()) end(e, NULL, true);
+    dt_why y = {"another call", -1};
+    was_hasty(false);
+    if (a.s && complete()) {
+        if (a.s->open)
+            learn_end(a.s, false);
+        else
+            end(e, NULL, true);
+    }
     if (!a.s) {
         if (e->cut) dt_engine_dispatch();
         if (!begin(e, (dt_call *)(uintptr_t)w[1])) return false;
     }
-    dt_why y = {"another call", -1};
     if (DT_UNLIKELY(dt_engine_flush_now())) {
         hand_over(e);
         dt_engine_dispatch();
@@ -547,5 +580,7 @@ bool dt_repeat_drop(dt_engine *e, uint32_t id) {
 }
 
 void dt_repeat_settle(dt_engine *e, const char *text) {
+    was_hasty(true);
+    if (a.s && complete() && a.s->open) learn_end(a.s, true);
     if (a.s) end(e, text, false);
 }

@@ -12,6 +12,7 @@ bool dt_repeat_active(void);                    /* records of a chunk were taken
 bool dt_repeat_waits(void);                     /* and more are expected */
 /* Whatever was taken is dispatched, or put into the pending subgraph: before a read and the like. why: what came instead of the next call. */
 void dt_repeat_settle(dt_engine *e, const char *why);
+void dt_repeat_pause(void); /* the client pauses */
 
 /* A subgraph of the stream is about to be run with plan p, found in the cache: learn its records. Before its results have parts. */
 void dt_repeat_learn(dt_engine *e, dt_graph *g, dt_plan *p);

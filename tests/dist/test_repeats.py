@@ -222,6 +222,33 @@ def test_many_steps_need_no_more_plans():
     assert after["plans_built"] == before["plans_built"] and after["plans_found"] >= before["plans_found"] + 1000
 
 
+@pytest.mark.every_pass("counts plans and replayed calls")
+@pytest.mark.usefixtures("on_simulated_device")
+@pytest.mark.parametrize("short", [1, 10])
+def test_what_a_read_ended_does_not_take_a_stream_to_pieces(short):
+    """A loop of `short` calls and a read is learnt as a chunk; in a long stream of the same calls it is none."""
+    x, y = dtorch.zeros(1), dtorch.ones(1)
+
+    def loop(n):
+        r = x
+        for _ in range(n):
+            r = r + y
+        return r.item()
+
+    for _ in range(50):
+        loop(short)
+    loop(2000)
+    before = stats()
+    for _ in range(5):
+        loop(2000)
+    after = stats()
+    runs = after["plans_found"] + after["plans_built"] - before["plans_found"] - before["plans_built"]
+    assert 5 <= runs <= 5 * (2000 // 48 + 2)
+    for _ in range(50):
+        loop(short)
+    assert stats()["chunks_replayed"] - after["chunks_replayed"] >= 45
+
+
 def test_many_steps_do_not_grow():
     step = training_step()
     for _ in range(300):
