@@ -1,8 +1,8 @@
 /* The progress thread. See net.h.
  *
- * It owns MPI. Other threads put commands into a list (a lock held for a few instructions) and ring its bell, a futex word; it also polls for
- * messages, because MPI has no bell of its own. How long it naps between polls depends on how long nothing happened: 20 us while something is
- * under way, up to 1 ms after a second of silence.
+ * It owns MPI. Other threads put commands into a list (a lock held for a few instructions) and ring its bell; it also polls for messages, because MPI has
+ * no bell of its own. How long it naps between polls depends on how long nothing happened: 20 us while something is under way, up to 1 ms after a
+ * second of silence. Where all processes are on one host and can ring each other's bells (bell.c), whoever sends also rings, and naps are long.
  *
  * Bulk: the sender announces (key, bytes, tag) by a control message and sends the data under that tag; the receiver posts its receive when it
  * has both the announcement and the request, so that no message is ever unexpected and the data goes straight where it belongs. Small blocks travel
@@ -24,7 +24,7 @@
 #include "base/ring.h"
 #include "comm/progress.h"
 
-enum { TREE_BYTES = 64 << 20, SMALL = 16 << 10, PIECE = 1 << 30, BEAT_US = 1000000, SPIN_US = 500 };
+enum { SMALL = 16 << 10, PIECE = 1 << 30, BEAT_US = 1000000, SPIN_US = 500 };
 enum { K_USER = 1, K_BULK, K_SMALL, K_HELLO, K_WELCOME, K_REFUSE, K_BEAT, K_BYE, K_LOST, K_READY, K_GO, K_TREE, K_GRANT };
 
 typedef struct header {
@@ -56,13 +56,6 @@ typedef struct announced { /* bulk data that nobody asked for yet */
     uint8_t data[];
 } announced;
 
-typedef struct held { /* a message that came before its predecessor */
-    struct held *next;
-    uint64_t seq;
-    size_t bytes;
-    uint8_t data[];
-} held;
-
 static struct {
     dt_mpi mpi;
     pthread_t thread;
@@ -76,9 +69,8 @@ static struct {
     bool shares;
     pthread_mutex_t lock;
     command *first, **last;
-    _Atomic uint32_t bell;
-    _Atomic bool asleep;
-    int64_t crowd; /* processes here for each core */
+    int64_t crowd;      /* processes here for each core */
+    _Atomic bool bells; /* the processes of a host can wake each other; all are on this one */
     /* the progress thread's own */
     flight *flights;
     announced *early;
@@ -86,16 +78,12 @@ static struct {
     uint32_t next_tag;
     uint64_t last_heard[DT_NET_RANKS];
     _Atomic bool lost[DT_NET_RANKS], gone[DT_NET_RANKS], ended[DT_NET_RANKS]; /* given up; said goodbye; known to MPI to have failed */
-    uint64_t sent_to[DT_NET_RANKS];                                           /* rank 0: messages to each; the others: see held */
-    int tree[DT_NET_RANKS], n_tree;                                           /* rank 0: whom the last message along a tree went to, in order; with `lock` */
-    uint64_t expected;                                                        /* the number of rank 0's next message */
-    held *held;                                                               /* later ones that came first, by another way */
-    int hello_left, ready_left; /* rank 0: who has not said hello, and not said whether it can read its host's processes */
-    bool all_read;
+    int hello_left, ready_left;     /* rank 0: who has not said hello, and not said whether it can read its host's processes */
+    uint32_t common;                /* rank 0: what all said of their neighbours */
     uint64_t next_beat, silence_us; /* how long a node may be silent */
     _Atomic uint32_t ready;         /* 0 starting, 1 running, 2 failed: a futex word */
     char failure[512];
-    _Atomic uint64_t messages_sent, bytes_sent, messages_received, bytes_received, bulk_sent, bulk_received, read;
+    _Atomic uint64_t messages_sent, bytes_sent, messages_received, bytes_received, bulk_sent, bulk_received, read, posted, posted_bytes;
 } net = {.lock = PTHREAD_MUTEX_INITIALIZER};
 
 static uint64_t now_us(void) {
@@ -110,11 +98,7 @@ const char *dt_net_library(void) { return net.library; }
 const char *dt_net_host(int rank) { return net.member && rank >= 0 && rank < net.size ? net.member[rank].host : ""; }
 
 /* ---- requests from other threads -------------------------------------------------------------------------------------------------------------- */
-static void ring_bell(void) {
-    atomic_fetch_add(&net.bell, 1);
-    if (atomic_load(&net.asleep)) dt_futex_wake(&net.bell, 1);
-}
-void dt_progress_bell(void) { ring_bell(); }
+void dt_progress_bell(void) { dt_bell_ring(); }
 static void enqueue(command *c) {
     c->next = NULL;
     pthread_mutex_lock(&net.lock);
@@ -122,7 +106,7 @@ static void enqueue(command *c) {
     *net.last = c;
     net.last = &c->next;
     pthread_mutex_unlock(&net.lock);
-    ring_bell();
+    dt_bell_ring();
 }
 
 static command *message(int to, header h, const void *data, size_t bytes) {
@@ -134,65 +118,28 @@ static command *message(int to, header h, const void *data, size_t bytes) {
     return c;
 }
 
+static void count_posted(const command *c) {
+    atomic_fetch_add(&net.posted, 1);
+    atomic_fetch_add(&net.posted_bytes, c->bytes);
+}
+
 dt_status dt_net_send(int to, const void *data, size_t bytes) {
     if (bytes > INT_MAX - 64) return dt_fail(DT_E_VALUE, "a control message of %zu bytes: at most 2 GiB", bytes);
-    command *c = message(to, (header){K_USER, 0, net.sent_to[to], bytes}, data, bytes);
+    command *c = message(to, (header){K_USER, 0, 0, bytes}, data, bytes);
     if (!c) return dt_fail(DT_E_NOMEM, "a message to node %d: out of host memory", to);
-    if (net.rank == 0) net.sent_to[to]++;
-    atomic_fetch_add(&net.messages_sent, 1);
-    atomic_fetch_add(&net.bytes_sent, bytes);
+    if (net.rank == 0) { /* in order with those along the tree */
+        uint64_t seq = dt_tree_number(to);
+        memcpy(c->data + offsetof(header, key), &seq, sizeof seq);
+    }
+    dt_progress_count(1, bytes);
+    count_posted(c);
     enqueue(c);
     return DT_OK;
 }
 
-/* A message along the tree: how many targets, the targets (the first is the receiver), the data. */
-typedef struct target {
-    int64_t rank;
-    uint64_t seq; /* of rank 0's messages to it */
-} target;
-
-static command *tree_message(const void *targets, size_t n, const void *data, size_t bytes) {
-    size_t list = sizeof(target) * n;
-    command *c = dt_malloc(sizeof *c + sizeof(header) + list + bytes);
-    if (!c) return NULL;
-    target first;
-    memcpy(&first, targets, sizeof first);
-    header h = {K_TREE, (uint32_t)n, 0, bytes};
-    *c = (command){.to = (int)first.rank, .bytes = sizeof h + list + bytes};
-    memcpy(c->data, &h, sizeof h);
-    memcpy(c->data + sizeof h, targets, list);
-    if (bytes) memcpy(c->data + sizeof h + list, data, bytes);
-    return c;
-}
-
-dt_status dt_net_multicast(const int *to, int n, const void *data, size_t bytes) {
-    enum { TREE_MIN = 6 };
-    if (n < TREE_MIN || bytes > TREE_BYTES || dt_mpi_tolerant(&net.mpi)) { /* who is lost must not take others with it */
-        for (int i = 0; i < n; i++) DT_TRY(dt_net_send(to[i], data, bytes));
-        return DT_OK;
-    }
-    target *t = dt_malloc(sizeof *t * (size_t)n);
-    if (!t) return dt_fail(DT_E_NOMEM, "a message to %d nodes: out of host memory", n);
-    pthread_mutex_lock(&net.lock);
-    net.n_tree = n;
-    for (int i = 0; i < n; i++) {
-        t[i] = (target){to[i], net.sent_to[to[i]]++};
-        net.tree[i] = to[i];
-    }
-    pthread_mutex_unlock(&net.lock);
-    int half[3] = {0, (n + 1) / 2, n}; /* two subtrees: their heads pass it on, see pass_on */
-    dt_status s = DT_OK;
-    for (int k = 0; k < 2 && !s; k++) {
-        command *c = tree_message(t + half[k], (size_t)(half[k + 1] - half[k]), data, bytes);
-        if (c)
-            enqueue(c);
-        else
-            s = dt_fail(DT_E_NOMEM, "a message to %d nodes: out of host memory", n);
-    }
-    dt_free(t);
-    atomic_fetch_add(&net.messages_sent, (uint64_t)n);
-    atomic_fetch_add(&net.bytes_sent, bytes * (size_t)n);
-    return s;
+void dt_progress_count(int messages, size_t bytes) {
+    atomic_fetch_add(&net.messages_sent, (uint64_t)messages);
+    atomic_fetch_add(&net.bytes_sent, bytes);
 }
 
 static void finish(dt_net_req *r, uint32_t state) {
@@ -226,9 +173,11 @@ dt_status dt_net_wait(dt_net_req *r) {
 }
 
 void dt_net_stats_get(dt_net_stats *out) {
-    *out =
-        (dt_net_stats){atomic_load(&net.messages_sent), atomic_load(&net.bytes_sent),    atomic_load(&net.messages_received), atomic_load(&net.bytes_received),
-                       atomic_load(&net.bulk_sent),     atomic_load(&net.bulk_received), .read = atomic_load(&net.read)};
+    *out = (dt_net_stats){atomic_load(&net.messages_sent),     atomic_load(&net.bytes_sent),
+                          atomic_load(&net.messages_received), atomic_load(&net.bytes_received),
+                          atomic_load(&net.bulk_sent),         atomic_load(&net.bulk_received),
+                          .read = atomic_load(&net.read),      .bells = atomic_load(&net.bells),
+                          .posted = atomic_load(&net.posted),  .posted_bytes = atomic_load(&net.posted_bytes)};
     dt_streams_stats(out);
 }
 
@@ -248,7 +197,21 @@ static bool may_share(void) {
     return !(off && !strcmp(off, "0"));
 }
 
-static bool try_reading(void) { return may_share() && dt_process_readable(net.member, net.size, net.rank); }
+/* What of the processes of this host can be had, as bits: all can be read; all have bells too. */
+enum { READS = 1, BELLS = 2 };
+static uint32_t try_neighbours(void) {
+    if (!may_share() || !dt_process_readable(net.member, net.size, net.rank)) return 0;
+    bool all = true;
+    for (int r = 0; r < net.size && all; r++)
+        all = r == net.rank || !same_host(r) || dt_bell_find(r, net.member[r].pid, net.member[r].bell, net.member[r].value);
+    return READS | (all ? BELLS : 0);
+}
+static void use_neighbours(uint32_t bits) {
+    net.shares = bits & READS;
+    bool one_host = true;
+    for (int r = 0; r < net.size; r++) one_host &= same_host(r);
+    net.bells = one_host && bits & BELLS;
+}
 
 /* ---- the progress thread: sending ------------------------------------------------------------------------------------------------------------- */
 static void fly(dt_mpi_handle h, command *owned, dt_net_req *req, int *left) {
@@ -262,6 +225,8 @@ static void fly(dt_mpi_handle h, command *owned, dt_net_req *req, int *left) {
 }
 
 const dt_mpi *dt_progress_mpi(void) { return &net.mpi; }
+int dt_progress_self(void) { return net.rank; }
+int dt_progress_size(void) { return net.size; }
 bool dt_progress_lost(int rank) { return net.lost[rank]; }
 
 static void post(command *c) {
@@ -270,7 +235,22 @@ static void post(command *c) {
         dt_free(c);
         return;
     }
+    int to = c->to;
     fly(h, c, NULL, NULL);
+    dt_bell_ring_at(to);
+}
+
+bool dt_progress_along_tree(int to, uint32_t n, const void *list, size_t list_bytes, const void *data, size_t bytes, bool here) {
+    command *c = dt_malloc(sizeof *c + sizeof(header) + list_bytes + bytes);
+    if (!c) return false;
+    header h = {K_TREE, n, 0, bytes};
+    *c = (command){.to = to, .bytes = sizeof h + list_bytes + bytes};
+    memcpy(c->data, &h, sizeof h);
+    memcpy(c->data + sizeof h, list, list_bytes);
+    if (bytes) memcpy(c->data + sizeof h + list_bytes, data, bytes);
+    count_posted(c);
+    (here ? post : enqueue)(c);
+    return true;
 }
 
 void dt_progress_grant(int to, uint32_t tag, uint64_t key, uint32_t lane, uint32_t chunks) {
@@ -394,75 +374,29 @@ static void on_hello(int from, const uint8_t *data, size_t bytes) {
     }
     if (--net.hello_left) return;
     tell_all((header){K_WELCOME, 0, 0, 0}, net.member, sizeof *net.member * (size_t)net.size);
-    net.all_read &= try_reading();
+    net.common &= try_neighbours();
 }
 
 static void on_welcome(const uint8_t *data, size_t bytes) {
     if (bytes != sizeof *net.member * (size_t)net.size) return;
     memcpy(net.member, data, bytes);
     for (int r = 0; r < net.size; r++) net.member[r].host[sizeof net.member[r].host - 1] = 0;
-    command *c = message(0, (header){K_READY, try_reading(), 0, 0}, NULL, 0);
+    command *c = message(0, (header){K_READY, try_neighbours(), 0, 0}, NULL, 0);
     if (c) post(c);
 }
 
-static void on_ready(bool reads) {
-    net.all_read &= reads;
+static void on_ready(uint32_t bits) {
+    net.common &= bits;
     if (net.rank != 0 || --net.ready_left) return;
-    net.shares = net.all_read;
-    tell_all((header){K_GO, net.shares, 0, dt_net_chunk()}, NULL, 0);
+    use_neighbours(net.common);
+    tell_all((header){K_GO, net.common, 0, dt_net_chunk()}, NULL, 0);
     set_ready(1);
 }
 
-static void hand_over(int from, const uint8_t *data, size_t bytes) {
+void dt_progress_hand_over(int from, const uint8_t *data, size_t bytes) {
     atomic_fetch_add(&net.messages_received, 1);
     atomic_fetch_add(&net.bytes_received, bytes);
     net.hooks.on_message(net.hooks.ctx, from, data, bytes);
-}
-
-/* Rank 0's messages in its order: one along the tree may be overtaken by a later one that came straight, or by another tree. */
-static void deliver(uint64_t seq, const uint8_t *data, size_t bytes) {
-    if (seq != net.expected) {
-        held *x = seq > net.expected ? dt_malloc(sizeof *x + bytes) : NULL;
-        if (!x) return;
-        *x = (held){net.held, seq, bytes};
-        if (bytes) memcpy(x->data, data, bytes);
-        net.held = x;
-        return;
-    }
-    net.expected++;
-    hand_over(0, data, bytes);
-    for (held **p = &net.held; *p;) {
-        held *x = *p;
-        if (x->seq != net.expected) {
-            p = &x->next;
-            continue;
-        }
-        *p = x->next;
-        net.expected++;
-        hand_over(0, x->data, x->bytes);
-        dt_free(x);
-        p = &net.held; /* the next one may stand before it */
-    }
-}
-
-/* The first target is this process; the others are two subtrees, whose first ones get the message next. */
-static void pass_on(const header *h, const uint8_t *data, size_t bytes) {
-    size_t n = h->tag, list = sizeof(target) * n;
-    if (n == 0 || n > (size_t)net.size || bytes != list + h->bytes) return;
-    target mine, next;
-    memcpy(&mine, data, sizeof mine);
-    if (mine.rank != net.rank) return;
-    size_t half[3] = {1, 1 + n / 2, n};
-    for (int k = 0; k < 2; k++) {
-        if (half[k + 1] == half[k]) continue;
-        const uint8_t *from = data + sizeof next * half[k];
-        memcpy(&next, from, sizeof next);
-        if (next.rank < 0 || next.rank >= net.size) return;
-        command *c = tree_message(from, half[k + 1] - half[k], data + list, h->bytes);
-        if (!c) return;
-        post(c);
-    }
-    deliver(mine.seq, data + list, h->bytes);
 }
 
 static void lose(int rank, const char *why);
@@ -475,12 +409,12 @@ static void on_control(int from, const uint8_t *data, size_t bytes) {
     switch (h.kind) {
     case K_USER:
         if (from == 0)
-            deliver(h.key, data, bytes);
+            dt_tree_deliver(h.key, data, bytes);
         else
-            hand_over(from, data, bytes);
+            dt_progress_hand_over(from, data, bytes);
         break;
     case K_GRANT: dt_streams_granted(from, h.tag, h.key, (uint32_t)(h.bytes >> 32), (uint32_t)h.bytes); break;
-    case K_TREE: pass_on(&h, data, bytes); break;
+    case K_TREE: dt_tree_pass_on(h.tag, h.bytes, data, bytes); break;
     case K_BULK: on_bulk(from, &h, data, 0); break;
     case K_SMALL:
         if (h.bytes == bytes) on_bulk(from, &h, data, bytes);
@@ -489,7 +423,7 @@ static void on_control(int from, const uint8_t *data, size_t bytes) {
     case K_WELCOME: on_welcome(data, bytes); break;
     case K_READY: on_ready(h.tag); break;
     case K_GO:
-        net.shares = h.tag;
+        use_neighbours(h.tag);
         dt_streams_cut(h.bytes);
         set_ready(1);
         break;
@@ -557,6 +491,7 @@ static bool poll_flights(void) {
             dt_free(f->left);
             if (f->req) finish(f->req, bad ? 2 : 1);
         }
+        if (f->owned) dt_bell_ring_at(f->owned->to); /* it may have waited here for room there */
         dt_free(f->owned);
         dt_free(f);
     }
@@ -583,15 +518,6 @@ static bool take_commands(void) {
         c = next;
     }
     return any;
-}
-
-/* Rank 0: the nodes that the last message along the tree reached through `rank` may have missed it, and will miss whatever is said in order after it. */
-static void lose_below(int rank) {
-    int below[DT_NET_RANKS];
-    pthread_mutex_lock(&net.lock);
-    int n = dt_net_below(net.tree, net.n_tree, rank, below);
-    pthread_mutex_unlock(&net.lock);
-    for (int i = 0; i < n; i++) lose(below[i], "messages to it went through a node that is lost");
 }
 
 /* ---- heartbeats: nodes and rank 0 tell each other that they live ------------------------------------------------------------------------------ */
@@ -623,7 +549,8 @@ static void lose(int rank, const char *why) {
         }
     dt_streams_lose(rank);
     if (net.rank != 0) return;
-    lose_below(rank);
+    int below[DT_NET_RANKS], n_below = dt_tree_below(rank, below);
+    for (int i = 0; i < n_below; i++) lose(below[i], "messages to it went through a node that is lost");
     for (int r = 1; r < net.size; r++) { /* others may wait for it in a collective */
         command *c = r != rank ? message(r, (header){K_LOST, (uint32_t)rank, 0, 0}, NULL, 0) : NULL;
         if (c) post(c);
@@ -668,13 +595,14 @@ static bool begin(void) {
     net.value = now_us() << 16 ^ (uint64_t)me->pid;
     me->probe = (uint64_t)(uintptr_t)&net.value;
     me->value = net.value;
+    me->bell = may_share() ? dt_bell_make(net.value) : -1;
 #ifdef PR_SET_PTRACER
     /* where the kernel restricts reading to declared processes; the rights of users still count */
     if (may_share() && dt_net_local_size() > 1) prctl(PR_SET_PTRACER, PR_SET_PTRACER_ANY, 0, 0, 0);
 #endif
     net.crowd = (dt_net_local_size() + dt_cpu_cores() - 1) / dt_cpu_cores();
     net.hello_left = net.ready_left = net.size - 1;
-    net.all_read = true;
+    net.common = READS | BELLS;
     if (net.rank == 0) return true;
     hello h = {net.hash, *me};
     command *c = message(0, (header){K_HELLO, 0, 0, 0}, &h, sizeof h);
@@ -683,8 +611,10 @@ static bool begin(void) {
 }
 
 /* Longer the longer nothing happened: whom a message is for may be computing, on the same cores. And where more processes than cores poll, who would
- * keep each other from working. */
+ * keep each other from working. Where whoever sends also rings there is no need to look; the nap is for what a library keeps back until it is called. */
 static int64_t nap(uint64_t idle_us) {
+    enum { RUNG_US = 50000 };
+    if (net.bells && !net.flights && !dt_streams_active()) return idle_us < 2000 ? net.crowd * 100 : RUNG_US;
     bool waits = net.flights || net.wanted || dt_streams_active();
     return net.crowd * (idle_us < 500 ? 20 : idle_us < 2000 ? 50 : waits || idle_us < 1000000 ? 100 : 1000);
 }
@@ -695,9 +625,7 @@ static void rest(uint32_t bell, uint64_t idle_us) {
         sched_yield();
         return;
     }
-    atomic_store(&net.asleep, true);
-    dt_futex_wait(&net.bell, bell, nap(idle_us));
-    atomic_store(&net.asleep, false);
+    dt_bell_sleep(bell, nap(idle_us));
 }
 
 static bool all_gone(void) {
@@ -720,7 +648,7 @@ static void end(void) {
     while ((net.flights || !all_gone()) && now_us() < until) {
         poll_messages();
         poll_flights();
-        dt_futex_wait(&net.bell, atomic_load(&net.bell), 50);
+        dt_bell_sleep(dt_bell_rung(), 50);
     }
     if (!net.flights && all_gone() && (!any_lost || dt_mpi_tolerant(&net.mpi))) {
         if (!any_lost) net.mpi.finalize();
@@ -743,9 +671,11 @@ static void *net_main(void *arg) {
     }
     uint64_t active = now_us();
     while (!atomic_load(&net.stop)) {
-        uint32_t bell = atomic_load(&net.bell);
+        uint32_t bell = dt_bell_rung();
         bool any = take_commands();
         any |= poll_messages();
+        for (int look = 0; look < 2 && !any && net.bells; look++)
+            any = poll_messages(); /* libraries fetch a message when they are asked, and show it the next time */
         any |= poll_flights();
         any |= dt_streams_poll();
         uint64_t t = now_us();
@@ -793,6 +723,6 @@ void dt_net_stop(void) {
         return;
     }
     atomic_store(&net.stop, true);
-    ring_bell();
+    dt_bell_ring();
     pthread_join(net.thread, NULL);
 }

@@ -122,6 +122,8 @@ typedef struct dt_net_stats {
     uint64_t messages_sent, bytes_sent, messages_received, bytes_received; /* control */
     uint64_t bulk_sent, bulk_received, read;                               /* bytes; read: from other processes' memory */
     uint64_t most_in_flight;                                               /* bytes of streams that MPI had at once */
+    uint64_t posted, posted_bytes;                                         /* control messages that this process handed to MPI; others went along the tree */
+    uint64_t bells;                                                        /* 1: the processes of the host wake each other (bell.c) */
 } dt_net_stats;
 void dt_net_stats_get(dt_net_stats *out);
 

@@ -1,24 +1,135 @@
-/* The tree along which rank 0 tells many nodes the same: the list of targets in two halves, whose first ones get it and pass it on to the halves of
- * what follows them; net.c does so (dt_net_multicast, pass_on). Here: who is reached through whom.
+/* Rank 0's messages: the tree along which it tells many nodes the same, and the order in which a node takes them.
  *
- * Threads: any; nothing is kept. */
-#include "comm/net.h"
+ * A message along the tree carries the list of its targets, with the number that it has among rank 0's messages to each. Rank 0 halves the list; the first
+ * target of a half gets it, and passes it on to the halves of what follows. So a message may be overtaken by a later one that came straight or by another
+ * tree: a node keeps those that come too early.
+ *
+ * Threads: dt_net_multicast and dt_tree_number are rank 0's, one thread at a time; the rest is the progress thread's. */
+#include <pthread.h>
+#include <string.h>
 
-int dt_net_below(const int *tree, int n_tree, int rank, int *below) {
-    int n = 0;
-    for (int lo = 0, hi = n_tree, first = 1; lo < hi;) { /* descend towards it; the root's two subtrees have no head of their own */
+#include "base/arena.h"
+#include "comm/progress.h"
+
+enum { TREE_BYTES = 64 << 20, TREE_MIN = 6 };
+
+typedef struct target { /* as it is sent */
+    int64_t rank;
+    uint64_t seq; /* of rank 0's messages to it */
+} target;
+
+typedef struct held { /* a message that came before its predecessor */
+    struct held *next;
+    uint64_t seq;
+    size_t bytes;
+    uint8_t data[];
+} held;
+
+static struct {
+    uint64_t sent_to[DT_NET_RANKS]; /* rank 0: messages to each */
+    pthread_mutex_t lock;
+    int last[DT_NET_RANKS], n_last; /* rank 0: whom the last message along a tree went to, in order; with `lock` */
+    uint64_t expected;              /* the number of rank 0's next message */
+    held *held;                     /* later ones that came first */
+} tree = {.lock = PTHREAD_MUTEX_INITIALIZER};
+
+/* ---- rank 0 ---------------------------------------------------------------------------------------------------------------------------------------- */
+uint64_t dt_tree_number(int to) { return tree.sent_to[to]++; }
+
+static bool to_first(const uint8_t *targets, size_t n, const void *data, size_t bytes, bool here) {
+    target first;
+    memcpy(&first, targets, sizeof first);
+    return dt_progress_along_tree((int)first.rank, (uint32_t)n, targets, sizeof first * n, data, bytes, here);
+}
+
+dt_status dt_net_multicast(const int *to, int n, const void *data, size_t bytes) {
+    if (n < TREE_MIN || bytes > TREE_BYTES || dt_mpi_tolerant(dt_progress_mpi())) { /* who is lost must not take others with it */
+        for (int i = 0; i < n; i++) DT_TRY(dt_net_send(to[i], data, bytes));
+        return DT_OK;
+    }
+    target *t = dt_malloc(sizeof *t * (size_t)n);
+    if (!t) return dt_fail(DT_E_NOMEM, "a message to %d nodes: out of host memory", n);
+    pthread_mutex_lock(&tree.lock);
+    tree.n_last = n;
+    for (int i = 0; i < n; i++) {
+        t[i] = (target){to[i], dt_tree_number(to[i])};
+        tree.last[i] = to[i];
+    }
+    pthread_mutex_unlock(&tree.lock);
+    int half = (n + 1) / 2;
+    bool sent = to_first((uint8_t *)t, (size_t)half, data, bytes, false) && to_first((uint8_t *)(t + half), (size_t)(n - half), data, bytes, false);
+    dt_free(t);
+    dt_progress_count(n, bytes * (size_t)n);
+    return sent ? DT_OK : dt_fail(DT_E_NOMEM, "a message to %d nodes: out of host memory", n);
+}
+
+int dt_net_below(const int *ranks, int n, int rank, int *below) {
+    int n_below = 0;
+    for (int lo = 0, hi = n, first = 1; lo < hi;) { /* descend towards it; the root's two subtrees have no head of their own */
         int from = first ? lo : lo + 1, mid = first ? (lo + hi + 1) / 2 : lo + 1 + (hi - lo) / 2;
-        if (!first && tree[lo] == rank) {
-            for (int i = from; i < hi; i++) below[n++] = tree[i];
+        if (!first && ranks[lo] == rank) {
+            for (int i = from; i < hi; i++) below[n_below++] = ranks[i];
             break;
         }
         bool left = false;
-        for (int i = from; i < mid && i < hi; i++) left |= tree[i] == rank;
+        for (int i = from; i < mid && i < hi; i++) left |= ranks[i] == rank;
         first = 0;
         if (left)
             lo = from, hi = mid < hi ? mid : hi;
         else
             lo = mid;
     }
+    return n_below;
+}
+
+/* The nodes that the last message along the tree reached through `rank` may have missed it, and will miss whatever is said in order after it. */
+int dt_tree_below(int rank, int *below) {
+    pthread_mutex_lock(&tree.lock);
+    int n = dt_net_below(tree.last, tree.n_last, rank, below);
+    pthread_mutex_unlock(&tree.lock);
     return n;
+}
+
+/* ---- the others ------------------------------------------------------------------------------------------------------------------------------------ */
+void dt_tree_deliver(uint64_t seq, const uint8_t *data, size_t bytes) {
+    if (seq != tree.expected) {
+        held *x = seq > tree.expected ? dt_malloc(sizeof *x + bytes) : NULL;
+        if (!x) return;
+        *x = (held){tree.held, seq, bytes};
+        if (bytes) memcpy(x->data, data, bytes);
+        tree.held = x;
+        return;
+    }
+    tree.expected++;
+    dt_progress_hand_over(0, data, bytes);
+    for (held **p = &tree.held; *p;) {
+        held *x = *p;
+        if (x->seq != tree.expected) {
+            p = &x->next;
+            continue;
+        }
+        *p = x->next;
+        tree.expected++;
+        dt_progress_hand_over(0, x->data, x->bytes);
+        dt_free(x);
+        p = &tree.held; /* the next one may stand before it */
+    }
+}
+
+/* The first target is this process; the others are two subtrees, whose first ones get the message next. */
+void dt_tree_pass_on(size_t n, uint64_t data_bytes, const uint8_t *message, size_t bytes) {
+    size_t list = sizeof(target) * n;
+    target mine, next;
+    if (n == 0 || n > (size_t)dt_progress_size() || bytes != list + data_bytes) return;
+    memcpy(&mine, message, sizeof mine);
+    if (mine.rank != dt_progress_self()) return;
+    size_t half[3] = {1, 1 + n / 2, n};
+    for (int k = 0; k < 2; k++) {
+        const uint8_t *from = message + sizeof next * half[k];
+        if (half[k + 1] == half[k]) continue;
+        memcpy(&next, from, sizeof next);
+        if (next.rank < 0 || next.rank >= dt_progress_size()) return;
+        if (!to_first(from, half[k + 1] - half[k], message + list, data_bytes, true)) return;
+    }
+    dt_tree_deliver(mine.seq, message + list, data_bytes);
 }

@@ -86,13 +86,16 @@ static PyMethodDef node_def = {"_node_serve", node_serve, METH_NOARGS,
 static PyObject *net_stats(PyObject *self, PyObject *none) {
     dt_net_stats n;
     dt_net_stats_get(&n);
-    return Py_BuildValue("{s:K,s:K,s:K,s:K,s:K,s:K,s:K,s:K}", "messages_sent", (unsigned long long)n.messages_sent, "bytes_sent",
+    return Py_BuildValue("{s:K,s:K,s:K,s:K,s:K,s:K,s:K,s:K,s:K,s:K,s:K}", "messages_sent", (unsigned long long)n.messages_sent, "bytes_sent",
                          (unsigned long long)n.bytes_sent, "messages_received", (unsigned long long)n.messages_received, "bytes_received",
                          (unsigned long long)n.bytes_received, "bulk_sent", (unsigned long long)n.bulk_sent, "bulk_received",
-                         (unsigned long long)n.bulk_received, "read", (unsigned long long)n.read, "most_in_flight", (unsigned long long)n.most_in_flight);
+                         (unsigned long long)n.bulk_received, "read", (unsigned long long)n.read, "most_in_flight", (unsigned long long)n.most_in_flight,
+                         "bells", (unsigned long long)n.bells, "posted", (unsigned long long)n.posted, "posted_bytes", (unsigned long long)n.posted_bytes);
 }
-static PyMethodDef net_stats_def = {"_net_stats", net_stats, METH_NOARGS,
-                                    "What this process exchanged with other nodes since its start: control messages and their bytes, bytes of bulk data."};
+static PyMethodDef net_stats_def = {
+    "_net_stats", net_stats, METH_NOARGS,
+    "What this process exchanged with other nodes since its start: control messages and their bytes (and those that it posted itself, the "
+    "others went along the tree), bytes of bulk data; 1 if processes of the host ring each other's bells."};
 static PyMethodDef stop_def = {"_engine_stop", engine_stop, METH_NOARGS, "Finish or abandon all work and join every thread."};
 
 static int register_stop(PyObject *m) {

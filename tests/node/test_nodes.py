@@ -181,6 +181,24 @@ def test_a_stopped_node_is_named(tmp_path):
     assert out.stdout.split()[:3] == ["True", "True", "3.0"], out.stdout + out.stderr
 
 
+@pytest.mark.parametrize("mpi", ["mpich", "openmpi"])
+def test_processes_of_a_host_ring_each_other(tmp_path, mpi):
+    """Where one may read the other's memory; without, they look for messages as before. Either way everything arrives."""
+    text = """
+        import dtorch
+        from dtorch import Shard, distribute_tensor, init_device_mesh
+        mesh = init_device_mesh("cpu", (2,))
+        x = distribute_tensor(dtorch.arange(400.).view(20, 20), mesh, [Shard(0)])
+        right = all((x + i).sum().item() == 79800.0 + 400 * i for i in range(0, 30, 3))
+        right &= distribute_tensor(dtorch.ones(400, 400), mesh, [Shard(0)]).redistribute(mesh, [Shard(1)]).sum().item() == 160000.0
+        stats = dtorch._C._net_stats()
+        print(right, stats["bells"], int(stats["read"] > 0))
+        """
+    on, off = (program(text, tmp_path, mpiexec=launcher(mpi), env={"DTORCH_NODE_SHARED": shared}) for shared in "10")
+    assert on.stdout.split() in (["True", "1", "1"], ["True", "0", "0"]), on.stdout + on.stderr
+    assert off.stdout.split() == ["True", "0", "0"], off.stdout + off.stderr
+
+
 def test_a_repeated_step_says_little_and_new_numbers_arrive(tmp_path):
     out = program(
         """
