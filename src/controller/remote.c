@@ -1,5 +1,6 @@
 /* See remote.h. */
 #include "controller/remote.h"
+#include "controller/talk.h"
 
 #include <pthread.h>
 #include <stdlib.h>
@@ -7,13 +8,12 @@
 
 #include "base/cpu.h"
 #include "comm/net.h"
-#include "plan/history.h"
 #include "plan/remote.h"
 #include "plan/serial.h"
 #include "plan/sim.h"
 #include "plan/trace.h"
 
-enum { FLUSH_BYTES = 256 << 10, CREDIT_NAP_US = 100000, START_S = 60, ATTACH_MIN = 512, PAUSE_US = 200, PAUSE_MAX_US = 20000 };
+enum { CREDIT_NAP_US = 100000, START_S = 60, ATTACH_MIN = 512, PAUSE_US = 200, PAUSE_MAX_US = 20000 };
 
 typedef struct request { /* an answer that is awaited */
     struct request *next;
@@ -33,15 +33,8 @@ typedef struct ids { /* numbers of a node's buffers. The smallest free one is gi
     size_t n, first; /* words; no word before `first` has room */
 } ids;
 
-typedef struct talk {       /* with one node */
-    dt_wire wire, attached; /* entries, and the bulk data of some of them, to be sent */
-    dt_history history;
-    ids ids;
-    uint64_t sent, seq, request; /* runs; the last one's seq; the last request's id */
-} talk;
-
 static struct {
-    talk *talk;                  /* (dt_nodes,) */
+    ids *ids;                    /* (dt_nodes,) */
     uint64_t flushed_at, pause;  /* us */
     _Atomic uint64_t *taken;     /* (dt_nodes,) runs that a node has taken up */
     _Atomic uint32_t credit;     /* futex word */
@@ -177,11 +170,13 @@ static void on_message(void *ctx, int from, const void *data, size_t bytes) {
         case DT_R_DONE: on_done(&u, from); break;
         case DT_R_STATS: on_stats(&u, from); break;
         case DT_R_TRACE: on_events(&u, from); break;
-        case DT_R_CREDIT:
-            atomic_store(&remote.taken[from], dt_unwire_u64(&u));
+        case DT_R_CREDIT: {
+            uint64_t taken = dt_unwire_u64(&u); /* answers of several threads may overtake each other */
+            if (taken > atomic_load(&remote.taken[from])) atomic_store(&remote.taken[from], taken);
             atomic_fetch_add(&remote.credit, 1);
             dt_futex_wake(&remote.credit, 1);
             break;
+        }
         default: u.bad = true;
         }
     }
@@ -209,75 +204,18 @@ static void on_lost(void *ctx, int rank, const char *why) {
     dt_futex_wake(&remote.credit, 1);
 }
 
+bool dt_remote_lost(int node) { return atomic_load(&remote.lost[node]) != NULL; }
+void dt_remote_lose(int node, const char *why) { on_lost(NULL, node, why); }
+
 /* ---- sending ---------------------------------------------------------------------------------------------------------------------------------- */
+static dt_wire *entry(int node, int kind) { return dt_talk_entry(node, kind); }
 static uint64_t now_us(void) { return dt_trace_now() / 1000; }
-
-/* What collected for a node, as one message. False: out of host memory. */
-static bool message_of(int node, dt_wire *w) {
-    talk *t = &remote.talk[node];
-    bool failed = t->wire.failed || t->attached.failed;
-    if (!failed) dt_history_write(&t->history, t->wire.data, t->wire.n, w);
-    dt_wire_put(w, t->attached.data, t->attached.n);
-    t->wire.n = t->attached.n = 0;
-    t->wire.failed = t->attached.failed = false;
-    if (t->wire.cap > 4 * FLUSH_BYTES) dt_wire_free(&t->wire);
-    if (t->attached.cap > FLUSH_BYTES) dt_wire_free(&t->attached);
-    return !failed && !w->failed;
-}
-
-static void send_to(const int *node, int n, const dt_wire *w, bool whole) {
-    if (whole && dt_net_multicast(node, n, w->data, w->n) == DT_OK) return;
-    for (int i = 0; i < n; i++) on_lost(NULL, node[i], "a message to a node was lost: out of host memory");
-}
-
-static void flush_node(int node) {
-    dt_wire w = {0};
-    if (!remote.talk[node].wire.n) return;
-    bool whole = message_of(node, &w);
-    send_to(&node, 1, &w, whole);
-    dt_wire_free(&w);
-}
-
-/* Nodes that are told the same, as those of a mesh mostly are, get one message along a tree. */
-static void flush_all(void) {
-    uint64_t begin = dt_tracing() ? dt_trace_now() : 0, told = 0, bytes = 0;
-    dt_wire *w = dt_calloc((size_t)dt_nodes, sizeof *w);
-    int *group = dt_malloc(sizeof *group * (size_t)dt_nodes);
-    for (int i = 1; i < dt_nodes; i++) {
-        if (!w || !group)
-            flush_node(i);
-        else if (remote.talk[i].wire.n && !message_of(i, &w[i])) {
-            send_to(&i, 1, &w[i], false);
-            dt_wire_free(&w[i]);
-        }
-    }
-    for (int i = 1; w && group && i < dt_nodes; i++) {
-        int n = 0;
-        if (!w[i].n) continue;
-        for (int k = i; k < dt_nodes; k++)
-            if (w[k].n == w[i].n && !memcmp(w[k].data, w[i].data, w[i].n) && (k == i || !atomic_load(&remote.lost[k]))) group[n++] = k;
-        send_to(group, n, &w[i], true);
-        told += (uint64_t)n;
-        bytes += w[i].n * (uint64_t)n;
-        for (int k = n - 1; k >= 0; k--) dt_wire_free(&w[group[k]]);
-    }
-    dt_free(w);
-    dt_free(group);
-    if (DT_UNLIKELY(begin && told)) dt_trace_add(DT_TRACE_MESSAGE, "message", 0, begin, bytes, told);
-}
 
 static void write_closed(void);
 
-static dt_wire *entry(int node, int kind) {
-    talk *t = &remote.talk[node];
-    if (t->wire.n + t->attached.n > FLUSH_BYTES) flush_node(node);
-    dt_wire_u64(&t->wire, (uint64_t)kind);
-    return &t->wire;
-}
-
 static void put_request(dt_wire *w, int node, uint64_t id) { /* as the distance to the last one: the same in every step */
-    dt_wire_u64(w, id - remote.talk[node].request);
-    remote.talk[node].request = id;
+    dt_wire_u64(w, id - dt_talk_with(node)->request);
+    dt_talk_with(node)->request = id;
 }
 
 void dt_remote_flush(void) {
@@ -287,15 +225,14 @@ void dt_remote_flush(void) {
         remote.threads = threads;
     }
     write_closed();
-    flush_all();
+    dt_talk_flush();
     remote.flushed_at = now_us();
     remote.pause = PAUSE_US;
 }
 
 /* While the client goes on recording: at once after a silence, then in growing intervals, so that a long step is a few messages. */
 void dt_remote_flush_some(bool idle) {
-    bool any = false;
-    for (int i = 1; i < dt_nodes && !any; i++) any = remote.talk[i].wire.n > 0;
+    bool any = dt_talk_any();
     uint64_t now = any ? now_us() : 0, since = now - remote.flushed_at;
     if (!any || (!idle && since < remote.pause)) return;
     uint64_t next = since > 4 * remote.pause ? PAUSE_US : remote.pause * 2;
@@ -316,7 +253,7 @@ static bool ids_grow(ids *x) {
 }
 
 static uint64_t id_get(int node) { /* 0: out of host memory */
-    ids *x = &remote.talk[node].ids;
+    ids *x = &remote.ids[node];
     while (x->first < x->n && x->used[x->first] == ~0ull) x->first++;
     if (x->first == x->n && !ids_grow(x)) return 0;
     int bit = __builtin_ctzll(~x->used[x->first]);
@@ -325,7 +262,7 @@ static uint64_t id_get(int node) { /* 0: out of host memory */
 }
 
 static void id_put(int node, uint64_t id) {
-    ids *x = &remote.talk[node].ids;
+    ids *x = &remote.ids[node];
     x->used[id / 64] &= ~(1ull << id % 64);
     if (id / 64 < x->first) x->first = id / 64;
 }
@@ -386,29 +323,49 @@ dt_status dt_remote_bind(const dt_plan *p, int i, dt_binding *b) {
     return DT_OK;
 }
 
-static bool on_node(void *ctx, dt_device d) { return dt_device_node(d) == *(int *)ctx; }
-
-static bool takes_part(const dt_plan *p, int node) {
-    for (int i = 0; i < p->n_programs; i++)
-        if (dt_device_node(p->program[i].device) == node) return true;
-    return false;
+/* The programs of a plan by the node that has them: `order` has their numbers, those of told[k].node from told[k].first up to the next one's. */
+static dt_status index_nodes(dt_plan *p) {
+    int n = 0, *count = dt_calloc((size_t)dt_nodes + 1, sizeof *count);
+    if (!count) return no_memory();
+    for (int i = 0; i < p->n_programs; i++) count[dt_device_node(p->program[i].device)]++;
+    for (int node = 0; node < dt_nodes; node++) n += count[node] > 0;
+    dt_told *t = DT_ARENA_ARRAY(&p->arena, dt_told, n + 1);
+    int *order = DT_ARENA_ARRAY(&p->arena, int, p->n_programs + 1);
+    if (!t || !order) {
+        dt_free(count);
+        return no_memory();
+    }
+    n = 0;
+    for (int node = 0, at = 0; node < dt_nodes; node++) { /* count: where the node's next one goes */
+        int here = count[node];
+        count[node] = at;
+        if (node != dt_node_self && here) t[n++] = (dt_told){node, at, at + here};
+        at += here;
+    }
+    for (int i = 0; i < p->n_programs; i++) order[count[dt_device_node(p->program[i].device)]++] = i;
+    dt_free(count);
+    p->told_order = order;
+    p->n_told = n;
+    p->told = t;
+    return DT_OK;
 }
+
+static bool on_node(void *ctx, dt_device d) { return dt_device_node(d) == *(int *)ctx; }
 
 /* To every node that takes part, or, if it cannot be written for one of them, to none. */
 static dt_status send_plan(dt_plan *p) {
-    dt_wire *w = dt_calloc((size_t)dt_nodes, sizeof *w);
+    dt_wire *w = dt_calloc((size_t)p->n_told + 1, sizeof *w);
     if (!w) return no_memory();
     dt_status s = DT_OK;
-    for (int node = 1; node < dt_nodes && !s; node++)
-        if (takes_part(p, node)) s = dt_plan_write(p, on_node, &node, &w[node]);
+    for (int k = 0; k < p->n_told && !s; k++) s = dt_plan_write(p, on_node, &p->told[k].node, &w[k]);
     if (!s) p->id = ++remote.next_plan;
-    for (int node = 1; node < dt_nodes; node++) {
-        if (!s && takes_part(p, node)) {
-            dt_wire *to = entry(node, DT_M_PLAN);
+    for (int k = 0; k < p->n_told; k++) {
+        if (!s) {
+            dt_wire *to = entry(p->told[k].node, DT_M_PLAN);
             dt_wire_u64(to, p->id);
-            dt_wire_put(to, w[node].data, w[node].n);
+            dt_wire_put(to, w[k].data, w[k].n);
         }
-        dt_wire_free(&w[node]);
+        dt_wire_free(&w[k]);
     }
     dt_free(w);
     return s;
@@ -416,59 +373,64 @@ static dt_status send_plan(dt_plan *p) {
 
 /* A node that is far behind is waited for. */
 static void await_credit(int node) {
-    while (remote.talk[node].sent - atomic_load(&remote.taken[node]) >= DT_CREDITS && !atomic_load(&remote.lost[node])) {
-        flush_node(node);
+    while (dt_talk_with(node)->sent - atomic_load(&remote.taken[node]) >= DT_CREDITS && !atomic_load(&remote.lost[node])) {
+        dt_talk_flush_node(node);
         uint32_t seen = atomic_load(&remote.credit);
-        if (remote.talk[node].sent - atomic_load(&remote.taken[node]) >= DT_CREDITS) dt_futex_wait(&remote.credit, seen, CREDIT_NAP_US);
+        if (dt_talk_with(node)->sent - atomic_load(&remote.taken[node]) >= DT_CREDITS) dt_futex_wait(&remote.credit, seen, CREDIT_NAP_US);
     }
 }
 
-static void put_program(const dt_io *io, dt_plan *p, int i, dt_binding *b, dt_wire *w) {
-    const dt_program *prog = &p->program[i];
+/* Values that were never sent go before the run. */
+static void give_ids(const dt_io *io, const dt_program *prog) {
+    for (int k = 0; k < prog->n_ext; k++) {
+        dt_buf *b = io->ext[prog->ext[k].value]->part[prog->ext[k].pos]->buf;
+        if (DT_UNLIKELY(!b->id)) (void)buffer_id(b);
+    }
+}
+
+static void put_program(const dt_io *io, const dt_program *prog, const dt_run_part *part, dt_wire *w) {
+    int node = dt_device_node(prog->device);
     for (int k = 0; k < prog->n_ext; k++) {
         const dt_part *x = io->ext[prog->ext[k].value]->part[prog->ext[k].pos];
-        bool there = prog->ext[k].device == prog->device || dt_device_node(prog->ext[k].device) == dt_device_node(prog->device);
+        bool there = prog->ext[k].device == prog->device || dt_device_node(prog->ext[k].device) == node;
         dt_wire_u64(w, there ? x->buf->id : 0); /* a simulated device reads another node's: no data, so no matter */
         dt_wire_i64(w, x->offset <= (int64_t)x->buf->bytes ? x->offset : (int64_t)x->buf->bytes); /* an empty view may lie anywhere */
     }
-    for (int k = 0; k < prog->n_out; k++) dt_wire_u64(w, b->run->part[i].buf[prog->n_ext + k]->id);
+    for (int k = 0; k < prog->n_out; k++) dt_wire_u64(w, part->buf[prog->n_ext + k]->id);
+}
+
+static void tell_run(const dt_io *io, const dt_plan *p, const dt_run *r, const dt_told *t, const dt_wire *changes) {
+    const int *order = p->told_order;
+    await_credit(t->node);
+    for (int i = t->first; i < t->end; i++) give_ids(io, &p->program[order[i]]);
+    dt_wire *w = entry(t->node, DT_M_RUN);
+    dt_talk *talk = dt_talk_with(t->node);
+    dt_wire_u64(w, p->id);
+    dt_wire_u64(w, r->seq - talk->seq);
+    talk->seq = r->seq;
+    talk->sent++;
+    dt_wire_put(w, changes->data, changes->n);
+    for (int i = t->first; i < t->end; i++) put_program(io, &p->program[order[i]], &r->part[order[i]], w);
 }
 
 dt_status dt_remote_run(const dt_io *io, dt_plan *p, dt_binding *b) {
-    bool any = false;
-    for (int node = 1; node < dt_nodes; node++) {
-        if (!takes_part(p, node)) continue;
-        dt_error_t *lost = atomic_load(&remote.lost[node]);
-        if (lost) return dt_fail(lost->status, "%s", lost->text);
-        any = true;
+    if (DT_UNLIKELY(!p->told)) DT_TRY(index_nodes(p));
+    if (!p->n_told) return DT_OK;
+    for (int k = 0; k < p->n_told; k++) {
+        dt_error_t *lost = atomic_load_explicit(&remote.lost[p->told[k].node], memory_order_acquire);
+        if (DT_UNLIKELY(lost != NULL)) return dt_fail(lost->status, "%s", lost->text);
     }
-    if (!any) return DT_OK;
-    if (!p->id) DT_TRY(send_plan(p));
+    if (DT_UNLIKELY(!p->id)) DT_TRY(send_plan(p));
     dt_wire changes = {0};
     DT_TRY(dt_plan_changes(p, b->run, &changes));
     b->run->seq = ++remote.seq;
-    for (int node = 1; node < dt_nodes; node++) {
-        if (!takes_part(p, node)) continue;
-        await_credit(node);
-        for (int i = 0; i < p->n_programs; i++) /* values that were never sent: they go before the run */
-            for (int k = 0; dt_device_node(p->program[i].device) == node && k < p->program[i].n_ext; k++)
-                (void)buffer_id(io->ext[p->program[i].ext[k].value]->part[p->program[i].ext[k].pos]->buf);
-        dt_wire *w = entry(node, DT_M_RUN);
-        dt_wire_u64(w, p->id);
-        dt_wire_u64(w, b->run->seq - remote.talk[node].seq);
-        remote.talk[node].seq = b->run->seq;
-        dt_wire_put(w, changes.data, changes.n);
-        for (int i = 0; i < p->n_programs; i++)
-            if (dt_device_node(p->program[i].device) == node) put_program(io, p, i, b, w);
-        remote.talk[node].sent++;
-    }
+    for (int k = 0; k < p->n_told; k++) tell_run(io, p, b->run, &p->told[k], &changes);
     dt_wire_free(&changes);
     return DT_OK;
 }
 
 void dt_remote_drop_plan(const dt_plan *p) {
-    for (int node = 1; node < dt_nodes && p->id; node++)
-        if (takes_part(p, node)) dt_wire_u64(entry(node, DT_M_DROP_PLAN), p->id);
+    for (int k = 0; k < p->n_told && p->id; k++) dt_wire_u64(entry(p->told[k].node, DT_M_DROP_PLAN), p->id);
 }
 
 dt_status dt_remote_host(const dt_view *src, dt_device d, dt_buf **out) {
@@ -493,7 +455,7 @@ dt_status dt_remote_host(const dt_view *src, dt_device d, dt_buf **out) {
     dt_view_set_contiguous(&dst);
     dst.data = packed;
     dt_backend_of(DT_CPU)->copy(&dst, src, NULL);
-    dt_wire_put(bytes >= ATTACH_MIN ? &remote.talk[dt_device_node(d)].attached : w, packed, bytes);
+    dt_wire_put(bytes >= ATTACH_MIN ? &dt_talk_with(dt_device_node(d))->attached : w, packed, bytes);
     dt_free(packed);
     return DT_OK;
 }
@@ -731,11 +693,11 @@ dt_status dt_remote_start(void) {
     dt_net_hooks hooks = {on_message, on_lost, NULL};
     if (dt_net_started()) return dt_net_start(&hooks, dt_ops_hash(), START_S);
     int n = dt_net_size();
-    remote.talk = dt_calloc((size_t)n, sizeof *remote.talk);
+    remote.ids = dt_calloc((size_t)n, sizeof *remote.ids);
     remote.taken = dt_calloc((size_t)n, sizeof *remote.taken);
     remote.lost = dt_calloc((size_t)n, sizeof *remote.lost);
-    if (!remote.talk || !remote.taken || !remote.lost) return no_memory();
-    for (int i = 1; i < n; i++) DT_TRY(dt_history_init(&remote.talk[i].history, true));
+    if (!remote.ids || !remote.taken || !remote.lost) return no_memory();
+    DT_TRY(dt_talk_start(n));
     DT_TRY(dt_net_start(&hooks, dt_ops_hash(), START_S));
     dt_buf_drop_elsewhere = drop_remote;
     dt_buf_undo_elsewhere = undo_buffer;

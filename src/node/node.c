@@ -22,7 +22,7 @@
 #include "plan/trace.h"
 #include "worker/devices.h"
 
-enum { CREDIT_EVERY = 32 };
+enum { CREDIT_EVERY = DT_CREDITS / 4, MOST_IDS = 1 << 24 };
 
 typedef struct message {
     struct message *next;
@@ -31,19 +31,21 @@ typedef struct message {
     uint8_t data[];
 } message;
 
-typedef struct entry { /* a buffer or a plan by its id */
-    dt_hlink link;
-    uint64_t id;
-    void *p;
-} entry;
+typedef struct table { /* things by their number; the controller gives small ones */
+    void **p;
+    size_t n;
+} table;
 
 static struct {
     pthread_mutex_t lock;
     message *first, **last;
     _Atomic uint32_t bell;
     _Atomic bool lost;
-    dt_htab buffers, plans, files;
-    uint64_t taken, seq, request; /* runs; the last one's seq; the last request's id */
+    table buffers, plans, files;
+    uint64_t *ids; /* of the results of the run at hand */
+    size_t cap_ids;
+    _Atomic uint64_t taken, told; /* runs taken up; what the controller knows of that */
+    uint64_t seq, request;        /* the last run's seq; the last request's id */
     dt_history history;
     dt_unwire attached; /* of the message at hand */
 } node = {.lock = PTHREAD_MUTEX_INITIALIZER};
@@ -54,31 +56,35 @@ static dt_status no_memory(void) { return dt_fail(DT_E_NOMEM, "node %d: out of h
 static dt_status nonsense(const char *what) { return dt_fail(DT_E_INTERNAL, "node %d: the controller sent %s", dt_node_self, what); }
 
 /* ---- ids --------------------------------------------------------------------------------------------------------------------------------------- */
-static entry *find(dt_htab *t, uint64_t id) {
-    uint64_t h = dt_hash_mix(id, 1);
-    for (dt_hlink *l = dt_htab_first(t, h); l; l = l->next)
-        if (l->hash == h && ((entry *)l)->id == id) return (entry *)l;
-    return NULL;
-}
-static dt_status add(dt_htab *t, uint64_t id, void *p) {
+static void *find(const table *t, uint64_t id) { return id < t->n ? t->p[id] : NULL; }
+static dt_status add(table *t, uint64_t id, void *p) {
     if (find(t, id)) return nonsense("an id twice");
-    entry *e = dt_malloc(sizeof *e);
-    if (!e) return no_memory();
-    e->id = id;
-    e->p = p;
-    return dt_htab_add(t, &e->link, dt_hash_mix(id, 1));
+    if (!id || id >= MOST_IDS) return nonsense("an id that it does not give");
+    if (id >= t->n) {
+        size_t n = id + 1 > 2 * t->n ? id + 64 : 2 * t->n;
+        void **q = dt_realloc(t->p, n * sizeof *q);
+        if (!q) return no_memory();
+        memset(q + t->n, 0, (n - t->n) * sizeof *q);
+        t->p = q;
+        t->n = n;
+    }
+    t->p[id] = p;
+    return DT_OK;
 }
-static void *drop(dt_htab *t, uint64_t id) {
-    entry *e = find(t, id);
-    if (!e) return NULL;
-    void *p = e->p;
-    dt_htab_remove(t, &e->link);
-    dt_free(e);
+static void *drop(table *t, uint64_t id) {
+    void *p = find(t, id);
+    if (p) t->p[id] = NULL;
     return p;
 }
 
 /* ---- answers -------------------------------------------------------------------------------------------------------------------------------------- */
+/* With it, if there is news, how many runs were taken up. Any thread. */
 static void answer(dt_wire *w) {
+    uint64_t taken = atomic_load(&node.taken);
+    if (atomic_exchange(&node.told, taken) != taken) {
+        dt_wire_u64(w, DT_R_CREDIT);
+        dt_wire_u64(w, taken);
+    }
     if (w->failed || dt_net_send(0, w->data, w->n)) fprintf(stderr, "dtorch node %d: an answer was lost: out of memory\n", dt_node_self);
     dt_wire_free(w);
 }
@@ -152,25 +158,35 @@ static dt_status on_drop_plan(dt_unwire *u) {
     return DT_OK;
 }
 
+static dt_status room_for_ids(const dt_plan *p) {
+    size_t n = 0;
+    for (int i = 0; i < p->n_programs; i++) n += (size_t)p->program[i].n_out;
+    if (n <= node.cap_ids) return DT_OK;
+    uint64_t *ids = dt_realloc(node.ids, 2 * n * sizeof *ids);
+    if (!ids) return no_memory();
+    node.ids = ids;
+    node.cap_ids = 2 * n;
+    return DT_OK;
+}
+
 /* The ids of a run's results, read before anything can fail, so that they exist either way. */
-static dt_status read_run(dt_unwire *u, dt_plan *p, dt_binding *b, uint64_t **ids) {
+static dt_status read_run(dt_unwire *u, dt_plan *p, dt_binding *b) {
     dt_run *r = b->run;
+    size_t n_ids = 0;
     r->seq = node.seq += dt_unwire_u64(u);
     DT_TRY(dt_plan_changes_read(p, r, u));
+    DT_TRY(room_for_ids(p));
     for (int i = 0; i < p->n_programs; i++) {
         const dt_program *prog = &p->program[i];
         for (int k = 0; k < prog->n_ext; k++) {
             uint64_t id = dt_unwire_u64(u);
-            entry *e = id ? find(&node.buffers, id) : NULL;
             int64_t offset = dt_unwire_i64(u);
-            dt_buf *buf = e ? e->p : !id && dt_device_kind(prog->device) == DT_SIM ? &elsewhere : NULL;
+            dt_buf *buf = id ? find(&node.buffers, id) : dt_device_kind(prog->device) == DT_SIM ? &elsewhere : NULL;
             if (!buf || offset < 0 || (buf->data && (uint64_t)offset > buf->bytes)) return nonsense("a run with unknown memory");
             r->part[i].buf[k] = buf;
             r->part[i].base[k] = (char *)buf->data + offset;
         }
-        ids[i] = dt_malloc(sizeof **ids * (size_t)(prog->n_out + 1));
-        if (!ids[i]) return no_memory();
-        for (int k = 0; k < prog->n_out; k++) ids[i][k] = dt_unwire_u64(u);
+        for (int k = 0; k < prog->n_out; k++) node.ids[n_ids++] = dt_unwire_u64(u);
     }
     return u->bad ? nonsense("a run that ends too early") : DT_OK;
 }
@@ -203,44 +219,31 @@ static dt_status bind_failed(const dt_plan *p, dt_binding *b, dt_status why) {
     return DT_OK;
 }
 
-static dt_status register_results(const dt_plan *p, dt_binding *b, uint64_t **ids) {
+static dt_status register_results(const dt_plan *p, dt_binding *b) {
+    size_t n_ids = 0;
     for (int i = 0; i < p->n_programs; i++)
         for (int k = 0; k < p->program[i].n_out; k++) {
             dt_buf *buf = b->run->part[i].buf[p->program[i].n_ext + k];
             buf->live = 1;
-            DT_TRY(add(&node.buffers, ids[i][k], buf));
+            DT_TRY(add(&node.buffers, node.ids[n_ids++], buf));
         }
     return DT_OK;
 }
 
-static dt_status start_run(dt_plan *p, dt_unwire *u, uint64_t **ids) {
+static dt_status on_run(dt_unwire *u) {
+    dt_plan *p = find(&node.plans, dt_unwire_u64(u));
     dt_binding b;
+    if (!p) return nonsense("a run of an unknown plan");
     DT_TRY(dt_binding_new(p, &b));
-    DT_TRY(read_run(u, p, &b, ids));
+    DT_TRY(read_run(u, p, &b));
     if (dt_the_devices.n_held) dt_bufs_sweep();
     dt_status s = bind_all(p, &b);
     if (s) DT_TRY(bind_failed(p, &b, s));
-    DT_TRY(register_results(p, &b, ids));
+    DT_TRY(register_results(p, &b));
     dt_binding_push(p, &b);
-    return DT_OK;
-}
-
-static dt_status on_run(dt_unwire *u) {
-    entry *e = find(&node.plans, dt_unwire_u64(u));
-    if (!e) return nonsense("a run of an unknown plan");
-    dt_plan *p = e->p;
-    uint64_t **ids = dt_calloc((size_t)p->n_programs + 1, sizeof *ids);
-    if (!ids) return no_memory();
-    dt_status s = start_run(p, u, ids);
-    for (int i = 0; i < p->n_programs; i++) dt_free(ids[i]);
-    dt_free(ids);
-    if (s) return s;
-    if (++node.taken % CREDIT_EVERY == 0) {
-        dt_wire w = {0};
-        dt_wire_u64(&w, DT_R_CREDIT);
-        dt_wire_u64(&w, node.taken);
-        answer(&w);
-    }
+    uint64_t taken = atomic_load(&node.taken) + 1;
+    atomic_store(&node.taken, taken);
+    if (taken - atomic_load(&node.told) >= CREDIT_EVERY) answer(&(dt_wire){0});
     return DT_OK;
 }
 
@@ -316,9 +319,9 @@ static dt_status on_close(dt_unwire *u) {
 }
 
 static bool read_op(dt_unwire *u, dt_load_op *o) {
-    entry *e = find(&node.files, dt_unwire_u64(u));
-    if (!e) return false;
-    o->file = dt_file_ref(e->p);
+    dt_file *f = find(&node.files, dt_unwire_u64(u));
+    if (!f) return false;
+    o->file = dt_file_ref(f);
     o->at = dt_unwire_i64(u);
     o->to = dt_unwire_i64(u);
     o->ndim = (int32_t)dt_unwire_count(u, DT_MAX_DIM);
@@ -404,7 +407,7 @@ static bool view_fits(const dt_view *v, int64_t offset, const dt_buf *b) {
 
 static dt_status on_fetch(dt_unwire *u) {
     uint64_t request = request_id(u);
-    entry *e = find(&node.buffers, dt_unwire_u64(u));
+    dt_buf *b = find(&node.buffers, dt_unwire_u64(u));
     dt_device d;
     dt_device_state *s;
     DT_TRY(device_of(u, &d, &s));
@@ -416,8 +419,7 @@ static dt_status on_fetch(dt_unwire *u) {
         v.stride[k] = dt_unwire_i64(u);
         if (v.shape[k] < 0) u->bad = true;
     }
-    if (u->bad || !e || offset < 0 || offset > INT64_MAX / 2) return nonsense("a read of unknown memory");
-    dt_buf *b = e->p;
+    if (u->bad || !b || offset < 0 || offset > INT64_MAX / 2) return nonsense("a read of unknown memory");
     if (!view_fits(&v, offset, b)) return nonsense("a read beyond the end of memory");
     dt_hostbuf *h;
     dt_future *f;
@@ -609,18 +611,12 @@ static dt_status serve(void) {
         message *next, *m = take();
         for (; m; m = next) {
             DT_TRY(on_whole(m, &stop));
-            if (DT_UNLIKELY(dt_tracing())) dt_trace_add(DT_TRACE_MESSAGE, "message", 0, m->came, m->bytes, node.taken);
+            if (DT_UNLIKELY(dt_tracing())) dt_trace_add(DT_TRACE_MESSAGE, "message", 0, m->came, m->bytes, atomic_load(&node.taken));
             next = m->next;
             dt_free(m);
         }
     }
     return DT_OK;
-}
-
-dt_status dt_node_tables(void) {
-    DT_TRY(dt_htab_init(&node.buffers, 1024));
-    DT_TRY(dt_htab_init(&node.files, 16));
-    return dt_htab_init(&node.plans, 256);
 }
 
 int dt_node_main(void) {
@@ -630,7 +626,6 @@ int dt_node_main(void) {
     snprintf(lane, sizeof lane, "node %d", dt_node_self);
     dt_trace_lane(lane);
     dt_status s = dt_ops_init();
-    if (!s) s = dt_node_tables();
     if (!s) s = dt_history_init(&node.history, false);
     if (!s) s = dt_net_start(&hooks, dt_ops_hash(), 60);
     if (!s) s = serve();

@@ -10,6 +10,5 @@ int dt_node_main(void);
 
 /* Entries, in order, and the bulk data of some of them; *stop when the controller says so. E_INTERNAL when they are not legal. Main thread. */
 dt_status dt_node_entries(const void *data, size_t bytes, const void *attached, size_t attached_bytes, bool *stop) DT_WUR;
-dt_status dt_node_tables(void) DT_WUR; /* before the first message */
 
 #endif

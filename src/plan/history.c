@@ -18,7 +18,6 @@ void dt_history_free(dt_history *h) {
     *h = (dt_history){0};
 }
 
-static uint8_t byte_at(const dt_history *h, uint64_t at) { return h->ring[at % DT_HISTORY]; }
 static bool reachable(const dt_history *h, uint64_t distance) { return distance && distance <= h->n && distance <= DT_HISTORY / 2; }
 
 static void append(dt_history *h, const uint8_t *p, size_t n) {
@@ -31,12 +30,28 @@ static void append(dt_history *h, const uint8_t *p, size_t n) {
     }
 }
 
+static size_t same_bytes(const uint8_t *a, const uint8_t *b, size_t n) {
+    size_t k = 0;
+    for (uint64_t x, y; k + 8 <= n; k += 8) {
+        memcpy(&x, a + k, 8);
+        memcpy(&y, b + k, 8);
+        if (x != y) break;
+    }
+    while (k < n && a[k] == b[k]) k++;
+    return k;
+}
+
 /* How many of the next bytes are those `distance` back; a copy may overlap itself. p is the stream from h->n on. */
 static size_t match(const dt_history *h, const uint8_t *p, size_t n, uint64_t distance) {
     if (!reachable(h, distance)) return 0;
-    size_t k = 0;
-    while (k < n && p[k] == (k < distance ? byte_at(h, h->n + k - distance) : p[k - distance])) k++;
-    return k;
+    size_t k = 0, in_ring = n < distance ? n : distance;
+    while (k < in_ring) { /* a stretch of the ring that does not wrap */
+        size_t at = (h->n + k - distance) % DT_HISTORY, m = in_ring - k < DT_HISTORY - at ? in_ring - k : DT_HISTORY - at;
+        size_t same = same_bytes(p + k, h->ring + at, m);
+        k += same;
+        if (same < m) return k;
+    }
+    return k + same_bytes(p + k, p + k - distance, n - k);
 }
 
 static size_t slot_of(const uint8_t *p) {
@@ -100,14 +115,11 @@ static dt_status read_copy(dt_history *h, dt_unwire *u, size_t n, dt_wire *out) 
     uint64_t distance = dt_unwire_u64(u);
     if (distance) h->distance = distance;
     if (u->bad || !reachable(h, h->distance)) return bad_message();
-    uint8_t piece[256];
-    while (n) { /* byte by byte: a copy may overlap itself */
-        size_t k = 0;
-        for (; k < n && k < sizeof piece; k++) {
-            piece[k] = byte_at(h, h->n - h->distance);
-            h->ring[h->n++ % DT_HISTORY] = piece[k];
-        }
-        dt_wire_put(out, piece, k);
+    while (n) { /* at most `distance` at once: a copy may overlap itself; and no further than the ring's end */
+        size_t at = (h->n - h->distance) % DT_HISTORY, k = n < h->distance ? n : h->distance;
+        if (k > DT_HISTORY - at) k = DT_HISTORY - at;
+        dt_wire_put(out, h->ring + at, k);
+        append(h, h->ring + at, k);
         n -= k;
     }
     return DT_OK;

@@ -170,6 +170,10 @@ typedef struct dt_number_plan { /* number k of the run, converted from input `in
     uint8_t from, to; /* dt_dtype */
 } dt_number_plan;
 
+typedef struct dt_told {
+    int node, first, end;
+} dt_told;
+
 typedef struct dt_plan {
     dt_hlink link;
     _Atomic uint32_t refs;
@@ -188,6 +192,8 @@ typedef struct dt_plan {
     /* Of the last run that other nodes took part in: sent only when they change. NULL before the first. Main thread. */
     uint64_t *last_numbers;
     uint32_t *last_site;
+    dt_told *told; /* (n_told,) other nodes that take part, and their programs in told_order; NULL before the first run */
+    int n_told, *told_order;
     void *sim; /* backend/sim's prices, in the arena */
     /* Simulated devices that do the same: once this is known, n_programs is 1, and the first program stands for those of `n_alike` that do anything; the others are there still, but
      * nothing is bound to them, and the parts of the results are one part. 0: each for itself. */

@@ -28,9 +28,9 @@ enum {
     DT_R_DONE,      /* request id, status; site, text when it failed */
     DT_R_STATS,     /* request id, statistics */
     DT_R_TRACE,     /* request id, now, events dropped; per event: lane, name, begin, length, a, b, site, kind, device + 1; an empty lane */
-    DT_R_CREDIT,    /* runs taken up so far */
+    DT_R_CREDIT,    /* runs taken up so far; with any other answer, alone only when a quarter of the credits is not told */
 };
 enum { DT_LIMIT, DT_LIMIT_BUDGET, DT_LIMIT_BUDGETS /* every device's of the node */ };
-enum { DT_CREDITS = 512 /* runs that a node may have before it: bounds memory there */ };
+enum { DT_CREDITS = 1024 /* runs that a node may have before it: bounds memory there */ };
 
 #endif

@@ -18,7 +18,13 @@ typedef struct dt_wire { /* grows; a failed allocation is remembered and reporte
     bool failed;
 } dt_wire;
 void dt_wire_put(dt_wire *w, const void *p, size_t bytes);
-void dt_wire_u64(dt_wire *w, uint64_t v); /* 1 to 10 bytes: small numbers are short */
+void dt_wire_long(dt_wire *w, uint64_t v);
+static inline void dt_wire_u64(dt_wire *w, uint64_t v) { /* 1 to 10 bytes: small numbers are short */
+    if (DT_LIKELY(v < 0x80 && w->n < w->cap))
+        w->data[w->n++] = (uint8_t)v;
+    else
+        dt_wire_long(w, v);
+}
 void dt_wire_i64(dt_wire *w, int64_t v);
 void dt_wire_text(dt_wire *w, const char *s);
 void dt_wire_free(dt_wire *w);
@@ -29,7 +35,8 @@ typedef struct dt_unwire {
     bool bad; /* something was read beyond the end, or was out of range */
 } dt_unwire;
 void dt_unwire_get(dt_unwire *u, void *p, size_t bytes); /* zeros when there is not enough */
-uint64_t dt_unwire_u64(dt_unwire *u);
+uint64_t dt_unwire_long(dt_unwire *u);
+static inline uint64_t dt_unwire_u64(dt_unwire *u) { return DT_LIKELY(u->at < u->n && u->data[u->at] < 0x80) ? u->data[u->at++] : dt_unwire_long(u); }
 int64_t dt_unwire_i64(dt_unwire *u);
 size_t dt_unwire_count(dt_unwire *u, size_t limit); /* a count of at most limit, else 0 and bad */
 const char *dt_unwire_text(dt_unwire *u);           /* interned */

@@ -18,7 +18,7 @@ void dt_wire_put(dt_wire *w, const void *p, size_t bytes) {
     w->n += bytes;
 }
 
-void dt_wire_u64(dt_wire *w, uint64_t v) {
+void dt_wire_long(dt_wire *w, uint64_t v) {
     uint8_t b[10];
     int n = 0;
     for (; v >= 0x80; v >>= 7) b[n++] = (uint8_t)(v | 0x80);
@@ -50,7 +50,7 @@ void dt_unwire_get(dt_unwire *u, void *p, size_t bytes) {
     u->at += bytes;
 }
 
-uint64_t dt_unwire_u64(dt_unwire *u) {
+uint64_t dt_unwire_long(dt_unwire *u) {
     uint64_t v = 0;
     for (int shift = 0; shift < 64; shift += 7) {
         if (u->at == u->n) break;

@@ -555,12 +555,12 @@ static double cpu_seconds(void) {
 }
 
 void dt_sim_run(dt_run *r) {
-    double begin = cpu_seconds();
+    double begin = serving ? 0 : cpu_seconds();
     dt_status s = DT_OK;
     dt_error_t *e = input_error(r);
-    if (DT_UNLIKELY(e != NULL))
-        fail_results(r, e);
-    else if (!serving) {
+    if (DT_UNLIKELY(e != NULL)) fail_results(r, e);
+    if (serving) return; /* times are the controller's */
+    if (!e) {
         priced *x = r->plan->sim;
         if ((!x || x->hardware != dt_hardware_generation) && !(s = price_plan(r->plan, &x))) r->plan->sim = x;
         if (!s) s = go(r, x);
