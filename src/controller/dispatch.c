@@ -145,10 +145,7 @@ static dt_status bind_run(const dt_io *io, dt_plan *p, dt_binding *b) {
 
 static void push_run(dt_engine *e, const dt_io *io, dt_plan *p, dt_binding *b) {
     if (dt_nodes == 1) bind_numbers(io, p, b->run);
-    for (int i = 0; i < p->n_colls; i++) {
-        b->run->meet[i].moved_ctx = dt_comm_count(p->coll[i], b->run->site[p->coll[i]->node]);
-        b->run->meet[i].moved = dt_comm_moved;
-    }
+    dt_comm_count(p, b->run->site, b->run->meet);
     e->stats.programs_run += (uint64_t)dt_binding_push(p, b);
 }
 

@@ -134,8 +134,8 @@ void dt_cache_mismatch(const char *text, const dt_call *was, const dt_call *is, 
 void dt_cache_free(dt_engine *e);
 
 /* report.c */
-/* Counts the collective once; returns its entry (NULL: none) for dt_comm_moved. */
-void *dt_comm_count(const dt_coll *c, uint32_t site);
+/* Counts the collectives of a run that is about to be pushed. meet NULL: nobody meets; else it gets what dt_comm_moved wants. */
+void dt_comm_count(const dt_plan *p, const uint32_t *site, dt_rendezvous *meet);
 void dt_comm_moved(void *entry, dt_device sender, uint64_t bytes); /* bytes known only at run time; any thread */
 /* Of a log of n entries so far, `each` bytes long, whose last `size` lie in a ring: those still there into out, oldest first, cap at most. Returns how many. The
  * log's lock is held. */

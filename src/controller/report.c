@@ -50,10 +50,13 @@ static void count_sender(dt_device d, uint64_t bytes) {
     sent[place[at] - 1].bytes += bytes;
 }
 
-void *dt_comm_count(const dt_coll *c, uint32_t site) {
+static entry *count(dt_coll *c, uint32_t site) {
     if (!c->bytes_moved && !strcmp(c->kind, "local")) return NULL; /* several pieces of what the device has itself */
-    pthread_mutex_lock(&lock);
-    entry *e = entry_of(c->kind, c->mesh_dim, site); /* without memory for a report the work goes on */
+    if (!c->counted || c->counted_site != site) {
+        c->counted = entry_of(c->kind, c->mesh_dim, site); /* without memory for a report the work goes on */
+        c->counted_site = site;
+    }
+    entry *e = c->counted; /* entries are never freed */
     if (e) {
         e->e.count++;
         e->e.bytes += (uint64_t)c->bytes_moved;
@@ -61,13 +64,24 @@ void *dt_comm_count(const dt_coll *c, uint32_t site) {
     bool simulated = c->n && dt_device_kind(c->party[0].device) == DT_SIM; /* the simulation's report has the bytes by link */
     for (int i = 0; i < c->n && !simulated; i++)
         if (c->party[i].bytes_sent) count_sender(c->party[i].device, (uint64_t)c->party[i].bytes_sent);
-    pthread_mutex_unlock(&lock);
     return e;
+}
+
+void dt_comm_count(const dt_plan *p, const uint32_t *site, dt_rendezvous *meet) {
+    if (!p->n_colls) return;
+    pthread_mutex_lock(&lock);
+    for (int i = 0; i < p->n_colls; i++) {
+        entry *e = count(p->coll[i], site[p->coll[i]->node]);
+        if (!meet) continue;
+        meet[i].moved_ctx = e;
+        meet[i].moved = dt_comm_moved;
+    }
+    pthread_mutex_unlock(&lock);
 }
 
 void dt_comm_moved(void *e, dt_device sender, uint64_t bytes) {
     pthread_mutex_lock(&lock);
-    if (e) ((entry *)e)->e.bytes += bytes; /* entries are never freed */
+    if (e) ((entry *)e)->e.bytes += bytes;
     count_sender(sender, bytes);
     pthread_mutex_unlock(&lock);
 }

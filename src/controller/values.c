@@ -5,6 +5,7 @@
 #include "controller/engine.h"
 #include "controller/remat.h"
 #include "controller/remote.h"
+#include "plan/sim.h"
 
 /* Values lie in blocks, each on cache lines of its own. */
 enum { BLOCK = 62 };
@@ -171,6 +172,7 @@ void dt_gvalue_poison(dt_gvalue *v, dt_error_t *e) {
         if (!(dt_gvalue_part(v, i, NULL)->buf = dt_buf_new(v->meta->mesh->dev[i], 0, NULL))) continue;
         v->part[i]->buf->live = 1;
         atomic_store(&v->part[i]->buf->error, dt_error_ref(e));
+        if (dt_device_kind(v->meta->mesh->dev[i]) == DT_SIM) atomic_store(&dt_sim_failed, true);
     }
 }
 

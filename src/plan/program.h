@@ -103,6 +103,8 @@ typedef struct dt_coll {
     int64_t bytes_moved; /* between devices, all parties together */
     dt_party *party;
     const dt_exchange *exchange; /* then there are no pulls, and the bytes are counted as they are read; else NULL */
+    void *counted;               /* controller/report.c: where it was counted last, for this site */
+    uint32_t counted_site;
 } dt_coll;
 /* Fills `member` and `first` from the parties' groups and n_groups. */
 dt_status dt_coll_group(dt_coll *c, dt_arena *arena) DT_WUR;
@@ -222,7 +224,7 @@ typedef struct dt_run {
     dt_run_part *part;      /* (n_programs,) */
     uint64_t *numbers;
     uint32_t *site;      /* (n_nodes,) */
-    dt_rendezvous *meet; /* (n_colls,) */
+    dt_rendezvous *meet; /* (n_colls,) NULL: simulated devices */
 } dt_run;
 
 #endif

@@ -22,6 +22,7 @@ typedef struct dt_sim_totals {
 } dt_sim_totals;
 
 extern _Atomic bool dt_sim_on;
+extern _Atomic bool dt_sim_failed; /* some buffer holds an error, or one did: until then runs need not look at their inputs' */
 dt_status dt_sim_start(const dt_hardware *h, int n_devices) DT_WUR;
 void dt_sim_stop(void);
 int dt_sim_devices(void); /* 0: not on */

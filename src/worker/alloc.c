@@ -1,6 +1,8 @@
 /* The caching allocator. See alloc.h. */
 #include "worker/alloc.h"
 
+#include <string.h>
+
 #include "base/arena.h"
 
 enum { MIN_SHIFT = 6, KEEP_BYTES = 256 << 20 }; /* cached blocks beyond KEEP_BYTES and beyond what is in use go back to the host */
@@ -36,24 +38,20 @@ static void trim(dt_alloc *a, size_t keep) { /* largest classes first, the arena
     if ((size_t)(a->stats.reserved - a->stats.allocated) <= keep) return;
     if (a->quiesce) a->quiesce();
     for (int c = DT_SIZE_CLASSES - 1; c >= 0; c--)
-        while (a->bin[c] && (size_t)(a->stats.reserved - a->stats.allocated) > keep) {
-            dt_free_block *f = a->bin[c];
-            a->bin[c] = f->next;
+        while (a->bin[c].n && (size_t)(a->stats.reserved - a->stats.allocated) > keep) {
+            const dt_free_block *f = &a->bin[c].block[--a->bin[c].n];
             a->backend->free(f->data, f->bytes);
             a->stats.reserved -= (int64_t)f->bytes;
-            f->next = a->spare;
-            a->spare = f;
         }
     if ((size_t)(a->stats.reserved - a->stats.allocated) > keep) arena_free(a);
 }
 
 void dt_alloc_fini(dt_alloc *a) {
     trim(a, 0);
-    for (dt_free_block *f = a->spare, *n; f; f = n) {
-        n = f->next;
-        dt_free(f);
+    for (int c = 0; c < DT_SIZE_CLASSES; c++) {
+        dt_free(a->bin[c].block);
+        a->bin[c] = (dt_free_bin){0};
     }
-    a->spare = NULL;
 }
 
 static dt_status out_of_memory(dt_alloc *a, size_t bytes) {
@@ -61,20 +59,23 @@ static dt_status out_of_memory(dt_alloc *a, size_t bytes) {
     return dt_fail(DT_E_NOMEM, "out of memory: %zu bytes wanted, %lld in use, limit %lld", bytes, (long long)a->stats.allocated, (long long)a->stats.limit);
 }
 
+/* The newest block of that size. A class has one size, except the last one. */
+static bool bin_take(dt_free_bin *b, size_t bytes, void **out) {
+    for (uint32_t i = b->n; i-- > 0;) {
+        if (b->block[i].bytes != bytes) continue;
+        *out = b->block[i].data;
+        memmove(b->block + i, b->block + i + 1, sizeof *b->block * (--b->n - i));
+        return true;
+    }
+    return false;
+}
+
 dt_status dt_alloc_get(dt_alloc *a, size_t *bytes, void **out) {
     size_t want;
     int c = class_of(*bytes, &want);
     dt_memory_stats *s = &a->stats;
     if (s->limit && s->allocated + (int64_t)want > s->limit) return out_of_memory(a, want);
-    for (dt_free_block **p = &a->bin[c]; *p; p = &(*p)->next) /* a class has one size, except the last one */
-        if ((*p)->bytes == want) {
-            dt_free_block *f = *p;
-            *p = f->next;
-            *out = f->data;
-            f->next = a->spare;
-            a->spare = f;
-            goto got;
-        }
+    if (bin_take(&a->bin[c], want, out)) goto got;
     int64_t cap = dt_memory_cap(&a->stats), spare = cap - s->allocated - (int64_t)want;
     if (cap && s->reserved + (int64_t)want > cap) trim(a, spare > 0 ? (size_t)spare : 0);
     int64_t cached = s->reserved - s->allocated;
@@ -98,16 +99,19 @@ got:
 void dt_alloc_put(dt_alloc *a, void *p, size_t bytes) {
     size_t rounded;
     int c = class_of(bytes, &rounded);
-    dt_free_block *f = a->spare;
+    dt_free_bin *b = &a->bin[c];
     a->stats.allocated -= (int64_t)bytes;
-    if (f)
-        a->spare = f->next;
-    else if (!(f = dt_malloc(sizeof *f))) { /* cannot remember it: the device's programs may still use it, so it is lost */
-        a->stats.reserved -= (int64_t)bytes;
-        return;
+    if (b->n == b->cap) {
+        uint32_t cap = b->cap ? b->cap * 2 : 4;
+        dt_free_block *f = dt_realloc(b->block, sizeof *f * cap);
+        if (!f) { /* cannot remember it: the device's programs may still use it, so it is lost */
+            a->stats.reserved -= (int64_t)bytes;
+            return;
+        }
+        b->block = f;
+        b->cap = cap;
     }
-    *f = (dt_free_block){a->bin[c], p, bytes};
-    a->bin[c] = f;
+    b->block[b->n++] = (dt_free_block){p, bytes};
 }
 
 /* Growing waits for the runs that use the old one, unless that is small. It happens a few times, until the largest plan has run. */

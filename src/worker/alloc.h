@@ -12,15 +12,17 @@
 
 enum { DT_SIZE_CLASSES = 8 * 48 };
 typedef struct dt_free_block {
-    struct dt_free_block *next;
     void *data;
     size_t bytes;
 } dt_free_block;
+typedef struct dt_free_bin { /* the newest is the last */
+    dt_free_block *block;
+    uint32_t n, cap;
+} dt_free_bin;
 typedef struct dt_alloc {
     const dt_backend *backend;
-    dt_free_block *bin[DT_SIZE_CLASSES];
-    dt_free_block *spare; /* unused nodes */
-    void *arena;          /* temporaries of one run after another: as large as the largest so far. NULL: none */
+    dt_free_bin bin[DT_SIZE_CLASSES];
+    void *arena; /* temporaries of one run after another: as large as the largest so far. NULL: none */
     size_t arena_bytes;
     bool arena_lent;
     dt_memory_stats stats;

@@ -43,22 +43,30 @@ void dt_run_free(dt_run *r) {
     dt_free(r);
 }
 
+/* Its device goes through runs as they are pushed: nothing waits, so nobody meets. */
+static const dt_backend *at_once(const dt_plan *p) {
+    const dt_backend *b = p->n_programs ? dt_backend_of(dt_device_kind(p->program[0].device)) : NULL;
+    return b && b->run ? b : NULL;
+}
+
 /* First what must be zero, *zero bytes of it, then what is filled before it is read. */
 static size_t run_carve(const dt_plan *p, char *base, dt_run **out, size_t *zero) {
     layout l = {base};
+    const bool now = at_once(p) != NULL;
+    const int n_colls = now ? 0 : p->n_colls;
     dt_run *r = carve(&l, sizeof *r);
     dt_run_part *part = carve(&l, sizeof *part * (size_t)p->n_programs);
     uint64_t *numbers = carve(&l, 8 * (size_t)(p->n_numbers + 1));
     uint32_t *site = carve(&l, 4 * (size_t)(p->n_nodes + 1));
-    dt_rendezvous *meet = carve(&l, sizeof *meet * (size_t)(p->n_colls + 1));
+    dt_rendezvous *meet = now ? NULL : carve(&l, sizeof *meet * (size_t)(n_colls + 1));
     if (base) *r = (dt_run){.capacity = r->capacity, .part = part, .numbers = numbers, .site = site, .meet = meet};
     for (int i = 0; i < p->n_programs; i++) {
         const dt_program *g = &p->program[i];
         dt_buf **buf = carve(&l, sizeof *buf * (size_t)(g->n_ext + g->n_out + 1));
-        dt_error_t **error = carve(&l, sizeof *error * (size_t)g->n_slots);
+        dt_error_t **error = carve(&l, now ? 0 : sizeof *error * (size_t)g->n_slots);
         if (base) part[i] = (dt_run_part){.run = r, .program = i, .buf = buf, .error = error};
     }
-    for (int i = 0; i < p->n_colls; i++) { /* a node knows its own collectives only */
+    for (int i = 0; i < n_colls; i++) { /* a node knows its own collectives only */
         void *arrived = carve(&l, p->coll[i] ? sizeof(uint32_t) * DT_MEETINGS * (size_t)p->coll[i]->n_groups : 0);
         if (base) meet[i] = (dt_rendezvous){.arrived = arrived};
     }
@@ -71,7 +79,7 @@ static size_t run_carve(const dt_plan *p, char *base, dt_run **out, size_t *zero
         part[i].base = b;
         part[i].need = need;
     }
-    for (int i = 0; i < p->n_colls; i++) {
+    for (int i = 0; i < n_colls; i++) {
         size_t n = p->coll[i] ? sizeof(void *) * (size_t)p->coll[i]->n : 0;
         void *in = carve(&l, n), *o = carve(&l, n), *e = carve(&l, n);
         if (!base) continue;
@@ -85,7 +93,7 @@ static size_t run_carve(const dt_plan *p, char *base, dt_run **out, size_t *zero
 
 dt_status dt_binding_new(const dt_plan *p, dt_binding *b) {
     size_t zero, bytes = run_carve(p, NULL, NULL, &zero), tail = (size_t)p->n_programs * (sizeof(size_t) + sizeof(void *)) + 16;
-    char *mem = (char *)run_take(bytes + tail);
+    char *mem = (char *)run_take(at_once(p) && bytes + tail < SPARE_MIN ? SPARE_MIN : bytes + tail); /* freed soon, and taken again */
     if (!mem) return no_memory();
     memset(mem + sizeof(dt_run), 0, zero - sizeof(dt_run));
     memset(mem + bytes, 0, tail);
@@ -232,8 +240,7 @@ int dt_binding_push(dt_plan *p, dt_binding *b) {
     for (int i = 0; i < p->n_programs; i++) pushed += runs_here(&p->program[i]);
     int all = (int)pushed;
     atomic_store(&r->parts, pushed ? pushed : 1);
-    const dt_backend *whole = p->n_programs ? dt_backend_of(dt_device_kind(p->program[0].device)) : NULL;
-    whole = whole && whole->run ? whole : NULL;
+    const dt_backend *whole = at_once(p);
     for (int i = 0; i < p->n_programs && !whole; i++) { /* one reference a buffer for the run; escaping ones have the controller's besides */
         const dt_program *prog = &p->program[i];
         for (int k = 0; k < prog->n_ext + prog->n_out; k++) atomic_fetch_add_explicit(&r->part[i].buf[k]->refs, 1, memory_order_relaxed);
@@ -244,7 +251,7 @@ int dt_binding_push(dt_plan *p, dt_binding *b) {
         if (b->arena[i]) dt_alloc_arena_put(&s->alloc, b->arena[i], b->arena_bytes[i]);                 /* reused only by later programs of this device */
         if (!whole && runs_here(&p->program[i])) count_accesses(&p->program[i], &r->part[i]);
     }
-    for (int i = 0; i < p->n_colls; i++) r->meet[i].key = r->seq << 20 | (uint64_t)i << 1;
+    for (int i = 0; i < p->n_colls && !whole; i++) r->meet[i].key = r->seq << 20 | (uint64_t)i << 1;
     if (whole) { /* at once: it needs no references of its own */
         whole->run(r);
         dt_plan_unref(p);

@@ -25,7 +25,7 @@
 #include "plan/backend.h"
 #include "plan/nodes.h"
 
-_Atomic bool dt_sim_on;
+_Atomic bool dt_sim_on, dt_sim_failed;
 static dt_sim_device *device; /* (n_devices,) */
 static int n_devices;
 static double host_at; /* nothing begins before: the client waited for a value */
@@ -65,6 +65,8 @@ typedef struct priced {
     bool meets;        /* some collective is not a device's own affair */
     bool ready;        /* … and does so from the next run on */
     int stands;        /* the program that may stand for all, -1: none */
+    int n_others;
+    uint32_t *other; /* (n_others,) it stands for these devices besides its own */
     price_list **list; /* (n_programs,) */
     coll_price *coll;  /* (n_colls,) */
     size_t parties;    /* of all collectives */
@@ -241,7 +243,10 @@ static void swap_programs(dt_plan *p, int k) {
 
 /* From the next run on the program stands for all: it is made the first. */
 static void let_one_stand(dt_plan *p, priced *x) {
+    if (!(x->other = DT_ARENA_ARRAY(&p->arena, uint32_t, p->n_programs))) return;
     swap_programs(p, x->stands);
+    for (int i = 1; i < p->n_programs; i++)
+        if (!is_empty(&p->program[i])) x->other[x->n_others++] = dt_device_index(p->program[i].device);
     x->list[0] = x->list[x->stands]; /* all others' that do anything */
     p->stands = x->stands;
     x->uniform = true;
@@ -358,27 +363,36 @@ static bool ready(going *g, int q, const price *y, double *at) {
     return true;
 }
 
-/* The device's clock and counters; when it is done. */
-static double finish_device(going *g, double later, const dt_program *prog, const price_list *l) {
-    dt_sim_device *d = &device[dt_device_index(prog->device)];
-    double end = fmax(g->q[0].at, g->q[1].at) + later;
-    if (g->q[1].at > g->q[0].at) g->exposed += fmin(g->q[1].at - g->q[0].at, l->n[1] ? g->q[1].took[g->q[1].instr - 1] : 0);
-    if (!dt_hardware_get()->overlap) end += fmax(0, g->comm - g->exposed); /* what runs beside computation takes its time from it */
-    d->free_at = end;
-    d->busy += g->busy;
-    d->comm += g->comm;
-    d->exposed += dt_hardware_get()->overlap ? g->exposed : g->comm;
-    d->flops += l->flops;
-    d->ideal += l->ideal;
-    for (int k = 0; k < DT_LINK_LEVELS; k++) d->bytes[k] += l->all.in[k];
-    d->kernels += (uint64_t)(l->n[0] + l->n[1] - l->n_traffic);
-    d->transfers += (uint64_t)l->n_traffic;
-    totals.now = fmax(totals.now, end);
-    return end;
+/* What a program adds to its device; free_at: when it ends. */
+static dt_sim_device account(const going *g, const price_list *l) {
+    double end = fmax(g->q[0].at, g->q[1].at), exposed = g->exposed;
+    bool overlap = dt_hardware_get()->overlap;
+    if (g->q[1].at > g->q[0].at) exposed += fmin(g->q[1].at - g->q[0].at, l->n[1] ? g->q[1].took[g->q[1].instr - 1] : 0);
+    if (!overlap) end += fmax(0, g->comm - exposed); /* what runs beside computation takes its time from it */
+    dt_sim_device d = {.free_at = end, .busy = g->busy, .comm = g->comm, .exposed = overlap ? exposed : g->comm, .flops = l->flops, .ideal = l->ideal};
+    memcpy(d.bytes, l->all.in, sizeof d.bytes);
+    d.kernels = (uint64_t)(l->n[0] + l->n[1] - l->n_traffic);
+    d.transfers = (uint64_t)l->n_traffic;
+    return d;
 }
 
-static void finish(going *g, const dt_program *prog, dt_run_part *part, const price_list *l) {
-    double end = finish_device(g, 0, prog, l);
+static inline void finish_device(uint32_t i, const dt_sim_device *x, double end) {
+    dt_sim_device *d = &device[i];
+    d->free_at = end;
+    d->busy += x->busy;
+    d->comm += x->comm;
+    d->exposed += x->exposed;
+    d->flops += x->flops;
+    d->ideal += x->ideal;
+    for (int k = 0; k < DT_LINK_LEVELS; k++) d->bytes[k] += x->bytes[k];
+    d->kernels += x->kernels;
+    d->transfers += x->transfers;
+    if (end > totals.now) totals.now = end;
+}
+
+static void finish(const dt_sim_device *x, const dt_program *prog, dt_run_part *part) {
+    double end = x->free_at;
+    finish_device(dt_device_index(prog->device), x, end);
     for (int k = 0; k < prog->n_ext + prog->n_out; k++) {
         dt_buf *b = part->buf[k];
         if (k < prog->n_ext && prog->ext[k].device != prog->device)
@@ -413,16 +427,11 @@ static dt_status go_together(dt_run *r, const priced *x, going *g) {
         }
     }
     DT_TRY(at_end(g, &r->plan->program[0], l));
-    double exposed = g->exposed;
-    for (int i = 0; i < r->plan->n_programs; i++) {
-        g->exposed = exposed;
-        finish(g, &r->plan->program[i], &r->part[i], l);
-    }
-    for (int i = r->plan->n_programs; i < r->plan->n_alike; i++) {
-        g->exposed = exposed;
-        if (is_empty(&r->plan->program[i])) continue;
-        double own = fmax(host_at, device[dt_device_index(r->plan->program[i].device)].free_at);
-        (void)finish_device(g, x->meets ? 0 : own - g->begin, &r->plan->program[i], l);
+    const dt_sim_device all = account(g, l);
+    for (int i = 0; i < r->plan->n_programs; i++) finish(&all, &r->plan->program[i], &r->part[i]);
+    for (int i = 0; r->plan->n_alike && i < x->n_others; i++) {
+        double own = fmax(host_at, device[x->other[i]].free_at);
+        finish_device(x->other[i], &all, x->meets ? all.free_at : all.free_at + (own - g->begin));
     }
     return DT_OK;
 }
@@ -484,8 +493,7 @@ static dt_status go(dt_run *r, priced *x) {
         m->g[i] = (going){.begin = starts_at(&p->program[i], &r->part[i])};
         together &= m->g[i].begin == m->g[0].begin;
     }
-    for (int i = p->n_programs; x->meets && i < p->n_alike; i++)
-        if (!is_empty(&p->program[i])) m->g[0].begin = fmax(m->g[0].begin, device[dt_device_index(p->program[i].device)].free_at);
+    for (int i = 0; x->meets && p->n_alike && i < x->n_others; i++) m->g[0].begin = fmax(m->g[0].begin, device[x->other[i]].free_at);
     size_t sets = together ? 1 : n;
     m->time = grown(m->time, &m->n_time, sets * each + 1, sizeof *m->time);
     if (!m->time) return no_memory();
@@ -512,13 +520,17 @@ static dt_status go(dt_run *r, priced *x) {
         }
     }
     for (int i = 0; i < p->n_programs; i++) DT_TRY(at_end(&m->g[i], &p->program[i], x->list[i]));
-    for (int i = 0; i < p->n_programs; i++) finish(&m->g[i], &p->program[i], &r->part[i], x->list[i]);
+    for (int i = 0; i < p->n_programs; i++) {
+        const dt_sim_device one = account(&m->g[i], x->list[i]);
+        finish(&one, &p->program[i], &r->part[i]);
+    }
     if (stand) x->ready = true;
     return DT_OK;
 }
 
 /* ---- errors ------------------------------------------------------------------------------------------------------------------------------------------ */
 static dt_error_t *input_error(const dt_run *r) {
+    if (DT_LIKELY(!serving && !atomic_load_explicit(&dt_sim_failed, memory_order_relaxed))) return NULL;
     for (int i = 0; i < r->plan->n_programs; i++)
         for (int k = 0; k < r->plan->program[i].n_ext; k++) {
             dt_error_t *e = atomic_load_explicit(&r->part[i].buf[k]->error, memory_order_relaxed);
@@ -528,6 +540,7 @@ static dt_error_t *input_error(const dt_run *r) {
 }
 
 static void fail_results(dt_run *r, dt_error_t *e) {
+    atomic_store(&dt_sim_failed, true);
     for (int i = 0; i < r->plan->n_programs; i++) {
         const dt_program *g = &r->plan->program[i];
         for (int k = 0; k < g->n_ext + g->n_out; k++) {
