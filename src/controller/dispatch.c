@@ -49,7 +49,12 @@ static dt_status bind_program(const dt_io *io, const dt_plan *p, int i, dt_bindi
         DT_TRY(dt_binding_program(p, i, b));
     else
         DT_TRY(dt_remote_bind(p, i, b));
-    for (int k = 0; k < prog->n_ext; k++) {
+    for (int k = 0; k < prog->n_ext && io->held; k++) {
+        const dt_held *h = &io->held[prog->ext[k].value];
+        part->buf[k] = h->buf;
+        part->base[k] = h->at;
+    }
+    for (int k = 0; k < prog->n_ext && !io->held; k++) {
         const dt_gvalue *v = io->ext[prog->ext[k].value];
         const dt_part *x = v->one ? v->one : v->part[prog->ext[k].pos];
         part->buf[k] = x->buf;
@@ -74,14 +79,18 @@ static void bind_numbers(const dt_io *io, const dt_plan *p, dt_run *r) {
 
 /* Of devices that do the same: one part stands for all. */
 static dt_status make_shared_parts(const dt_io *io, const dt_plan *p, const dt_run *r) {
+    for (int o = 0; o < p->n_outs && io->held; o++) {
+        const dt_part_plan *pp = dt_part_shared(p, o);
+        io->made[o] = (dt_held){r->part[0].buf[pp->slot], {(char *)r->part[0].base[pp->slot] + pp->offset}};
+        io->made[o].buf->live++;
+    }
+    if (io->held) return DT_OK;
     for (int o = 0; o < p->n_outs; o++) DT_TRY(dt_gvalue_parts_shared(io->out[o]));
     const dt_program *prog = &p->program[0];
     for (int o = 0; o < p->n_outs; o++) {
         const dt_out_plan *op = &p->out[o];
         dt_gvalue *v = io->out[o];
-        int first = 0;
-        while (first + 1 < v->meta->mesh->n && op->part[first].program != p->stands) first++;
-        const dt_part_plan *pp = &op->part[first];
+        const dt_part_plan *pp = dt_part_shared(p, o);
         dt_part *x = dt_gvalue_part_shared(v, pp->stride);
         x->buf = r->part[0].buf[pp->slot];
         x->buf->live++;
@@ -120,17 +129,21 @@ static dt_status make_parts(const dt_io *io, const dt_plan *p, const dt_run *r) 
 }
 
 static void drop_parts(const dt_io *io, const dt_plan *p) {
-    for (int o = 0; o < p->n_outs; o++) {
+    for (int o = 0; o < p->n_outs && !io->held; o++) {
         dt_gvalue *v = io->out[o];
         dt_gvalue_parts_forget(v);
     }
 }
 
+bool dt_engine_alike(dt_plan *p) {
+    if (DT_LIKELY(!p->sim)) return false;
+    dt_sim_ran(p); /* its runs so far are over: a simulation goes through them at once */
+    if (p->n_alike) p->n_programs = 1;
+    return p->n_alike != 0;
+}
+
 static dt_status bind_run(const dt_io *io, dt_plan *p, dt_binding *b) {
-    if (DT_UNLIKELY(p->sim != NULL)) { /* its runs so far are over: a simulation goes through them at once */
-        dt_sim_ran(p);
-        if (p->n_alike) p->n_programs = 1;
-    }
+    (void)dt_engine_alike(p);
     DT_TRY(dt_binding_new(p, b));
     dt_status s = DT_OK;
     for (int i = 0; i < p->n_programs && !s; i++) s = bind_program(io, p, i, b);

@@ -33,9 +33,18 @@ typedef struct dt_engine {
 
 extern dt_engine dt_the_engine;
 
+typedef struct dt_held { /* memory of which one part stands for all devices: what a value is while nobody asks for more */
+    dt_buf *buf;         /* NULL: v */
+    union {
+        char *at; /* in it */
+        dt_gvalue *v;
+    };
+} dt_held;
 typedef struct dt_io {      /* what a run of a plan reads and makes */
     dt_gvalue **ext;        /* (n_ext,) */
     dt_gvalue **out;        /* (n_outs,) without parts yet */
+    const dt_held *held;    /* instead of ext, if dt_engine_alike … */
+    dt_held *made;          /* … and of out: filled in */
     const uint32_t *site;   /* (n_nodes,) at least one */
     const uint64_t *number; /* (n_numbers,) as in the records */
     uint32_t n_calls;       /* for traces */
@@ -47,6 +56,15 @@ void dt_engine_dispatch(void); /* all of them, if there are several */
 void dt_engine_dispatch_graph(dt_graph *g);
 /* Bind p's memory to values and push it. On failure nothing has changed. found: it was in the cache. */
 dt_status dt_engine_run_plan(dt_engine *e, const dt_io *io, dt_plan *p, bool found) DT_WUR;
+/* Does one device's program stand for all from now on? Until the plan is bound again nothing else changes that. */
+bool dt_engine_alike(dt_plan *p);
+/* Then: the part of result o that is everybody's. */
+static inline const dt_part_plan *dt_part_shared(const dt_plan *p, int o) {
+    const dt_out_plan *y = &p->out[o];
+    int i = 0, n = p->call[y->node]->out[y->out]->mesh->n;
+    while (i + 1 < n && y->part[i].program != p->stands) i++;
+    return &y->part[i];
+}
 dt_status dt_engine_bind_graph(const dt_graph *g, const dt_plan *p, dt_io *io) DT_WUR; /* *io for g's nodes, until the next one */
 void dt_dispatch_free(void);
 void dt_engine_explain_oom(void); /* oom.c: adds the largest live tensors to the failure's text */

@@ -29,40 +29,23 @@
 enum { SCRIPTS = 64, WORDS_MAX = 6 << 20, CALLS_MIN = 4 };
 static const size_t bytes_max = (size_t)192 << 20; /* of all scripts */
 
-static dt_match m;
-static round rec;            /* what is recorded now */
-static bool recording, bad;  /* bad: it will not be kept */
-static bool fresh;           /* nothing came since the last call */
-static bool committing;      /* rec.commit[rec.n_commit] waits for its plan */
-static dt_order_state begun; /* of the round under way */
+static round rec;           /* what is recorded now */
+static bool recording, bad; /* bad: it will not be kept */
+static bool fresh;          /* nothing came since the last call */
+static bool committing;     /* rec.commit[rec.n_commit] waits for its plan */
 static round *script[SCRIPTS];
 static int n_scripts;
 static round *last;
 static size_t bytes_all;
 static uint64_t clock_used;
 
-/* The round that is replayed. */
-static struct {
-    round *s;                  /* NULL: none */
-    uint32_t commit;           /* the next one */
-    dt_gvalue **made;          /* (n_inner,) NULL: not made yet, or no more */
-    uint32_t *left, *left_ext; /* (n_inner,), (n_ext,): commits that will read it */
-    uint32_t *from_ext;        /* (n_ext,) its segment */
-    uint8_t *gone;             /* (n_inner,) the client dropped it */
-    uint32_t cap_made, cap_left, cap_left_ext, cap_from_ext, cap_gone;
-    /* of the commit under way */
-    dt_gvalue **value; /* the plan's externals, then its results */
-    uint32_t *site;
-    uint64_t *number;
-    uint32_t cap_value, cap_site, cap_number;
-} a;
+static dt_play *const a = &dt_the_play;
+static dt_match *const m = &dt_the_play.m; /* what is recorded has its values there, too */
 
 static bool possible(const dt_engine *e) {
     const dt_options *o = dt_options_get();
     return o->replay && o->cache && !o->evict && !e->remat && !e->n_evicted;
 }
-
-static uint32_t *numbers_of(const round *s, const commit *c) { return s->x + c->first; }
 
 /* ---- recording --------------------------------------------------------------------------------------------------------------------------------------- */
 static void commits_drop(round *s) {
@@ -81,8 +64,8 @@ static void rec_clear(void) {
 
 static void rec_begin(void) {
     rec_clear();
-    dt_match_begin(&m);
-    dt_order_place(&begun);
+    dt_match_begin(m);
+    dt_order_place(&a->begun);
     recording = true;
 }
 
@@ -96,11 +79,11 @@ static bool rec_room(uint32_t n_in, uint32_t n_out) {
 }
 
 static uint64_t rec_input(dt_gvalue *v, uint32_t id) {
-    if (dt_match_knows(&m, id)) return m.slot[id] & UINT32_MAX;
+    if (dt_match_knows(m, id)) return m->slot[id] & UINT32_MAX;
     uint32_t e = rec.n_ext++;
     rec.ext_layout[e] = v->layout;
     v->number = e;
-    m.slot[id] = dt_match_tag(&m, e);
+    m->slot[id] = dt_match_tag(m, e);
     return (uint64_t)DT_FIRST << 32 | e;
 }
 
@@ -118,15 +101,15 @@ static bool rec_call(const uint64_t *w, const dt_gnode *n) {
             x = (uint64_t)DT_NUMBER << 32;
             rec.n_number++;
         } else if (c->in[k]) {
-            if (!n->in[k] || !dt_match_slot(&m, (uint32_t)in[k])) return false;
+            if (!n->in[k] || !dt_match_slot(m, (uint32_t)in[k])) return false;
             x = rec_input(n->in[k], (uint32_t)in[k]);
         }
         rec.word[rec.n_word++] = x;
     }
     for (int k = 0; k < c->n_out; k++) {
-        if (!n->out[k] || !dt_match_slot(&m, (uint32_t)out[k])) return false;
+        if (!n->out[k] || !dt_match_slot(m, (uint32_t)out[k])) return false;
         n->out[k]->number = DT_INNER + rec.n_inner;
-        m.slot[out[k]] = dt_match_tag(&m, DT_INNER + rec.n_inner++);
+        m->slot[out[k]] = dt_match_tag(m, DT_INNER + rec.n_inner++);
     }
     return true;
 }
@@ -152,10 +135,10 @@ void dt_round_commit(const dt_order_commit *c) {
     }
     commit *x = &rec.commit[rec.n_commit];
     *x = (commit){.order = *c, .at = rec.n_rec, .at_once = fresh};
-    x->order.entry.id -= begun.id;
-    x->order.entry.run -= begun.id;
-    x->order.entry.begin -= begun.time;
-    x->order.entry.end -= begun.time;
+    x->order.entry.id -= a->begun.id;
+    x->order.entry.run -= a->begun.id;
+    x->order.entry.begin -= a->begun.time;
+    x->order.entry.end -= a->begun.time;
     committing = true;
 }
 
@@ -214,7 +197,8 @@ static void script_free(round *s) {
     for (uint32_t i = 0; i < s->n_call; i++) dt_call_unref(s->call[i]);
     commits_drop(s);
     bytes_all -= s->bytes;
-    void *all[] = {s->word, s->ext_layout, s->named, s->commit, s->x, s->check, s->reads, s->ext_reads, s->call, s->call_count, s};
+    void *all[] = {s->word,  s->ext_layout, s->named,    s->commit, s->x,    s->place,      s->inner_at_place,
+                   s->check, s->last,       s->ext_last, s->end,    s->call, s->call_count, s};
     for (size_t i = 0; i < sizeof all / sizeof *all; i++) dt_free(all[i]);
 }
 
@@ -281,26 +265,63 @@ static void list_checks(round *s, const uint32_t *inner_at) {
     uint32_t n = 0;
     for (uint32_t i = 0; i < s->n_commit; i++) {
         commit *c = &s->commit[i];
-        const uint32_t *r = numbers_of(s, c);
+        const uint32_t *r = dt_commit_numbers(s, c);
         c->check = n;
         for (uint32_t k = 0; k < c->n_rec; k++) {
             uint32_t end = r[k] + 1 < s->n_rec ? inner_at[r[k] + 1] : s->n_inner;
             for (uint32_t v = inner_at[r[k]]; v < end; v++)
-                if (s->named[v] == GONE || !s->reads[v]) s->check[n++] = v << 1 | (s->named[v] == NAMED);
+                if (s->named[v] == GONE || s->place[v] == NO_PLACE || !s->last[s->place[v]]) s->check[n++] = v << 1 | (s->named[v] == NAMED);
         }
         c->n_check = n - c->check;
     }
 }
 
-static void count_reads(round *s) {
+/* Results get places in the order in which they are made. */
+static bool list_places(round *s) {
     for (uint32_t i = 0; i < s->n_commit; i++) {
-        const commit *c = &s->commit[i];
-        const uint32_t *read = numbers_of(s, c) + c->n_rec;
-        for (uint32_t k = 0; k < c->n_read; k++) {
-            uint32_t v = VALUE(read[k]);
-            (*(v & DT_INNER ? &s->reads[v - DT_INNER] : &s->ext_reads[v]))++;
+        s->commit[i].place = s->n_place;
+        s->n_place += (uint32_t)s->commit[i].plan->n_outs;
+    }
+    s->inner_at_place = dt_malloc(sizeof *s->inner_at_place * s->n_place + 1);
+    s->last = dt_calloc(s->n_place + 1, sizeof *s->last);
+    if (!s->inner_at_place || !s->last) return false;
+    memset(s->place, 0xff, sizeof *s->place * s->n_inner);
+    for (uint32_t i = 0; i < s->n_commit; i++) {
+        const uint32_t *out = dt_commit_outs(s, &s->commit[i]);
+        for (int o = 0; o < s->commit[i].plan->n_outs; o++) {
+            s->inner_at_place[s->commit[i].place + (uint32_t)o] = out[o];
+            s->place[out[o]] = s->commit[i].place + (uint32_t)o;
         }
     }
+    return true;
+}
+
+static uint32_t *last_of(round *s, uint32_t v) { return v & DT_INNER ? &s->last[v & ~DT_INNER] : &s->ext_last[v]; }
+
+/* Reads name places from here on; which of them are the last. False: something is read that no commit made. */
+static bool list_ends(round *s) {
+    uint32_t n = 0;
+    for (uint32_t i = 0; i < s->n_commit; i++) {
+        const commit *c = &s->commit[i];
+        uint32_t *read = dt_commit_numbers(s, c) + c->n_rec;
+        for (uint32_t k = 0; k < c->n_read; k++) {
+            if (read[k] & DT_INNER) {
+                uint32_t place = s->place[VALUE(read[k]) & ~DT_INNER];
+                if (place == NO_PLACE) return false;
+                read[k] = (read[k] & 3u << DONATE_SHIFT) | DT_INNER | place;
+            }
+            *last_of(s, VALUE(read[k])) = i + 1;
+        }
+    }
+    for (uint32_t i = 0; i < s->n_commit; i++) {
+        commit *c = &s->commit[i];
+        const uint32_t *read = dt_commit_numbers(s, c) + c->n_rec;
+        c->end = n;
+        for (uint32_t k = 0; k < c->n_read; k++)
+            if (*last_of(s, VALUE(read[k])) == i + 1) s->end[n++] = VALUE(read[k]);
+        c->n_end = n - c->end;
+    }
+    return true;
 }
 
 static void *copy(const void *from, size_t n, size_t each) {
@@ -311,7 +332,7 @@ static void *copy(const void *from, size_t n, size_t each) {
 
 /* rec as a script; NULL: out of host memory. */
 static round *script_new(void) {
-    size_t bytes = 8 * (size_t)rec.n_word + 16 * (size_t)rec.n_inner + 16 * (size_t)rec.n_ext + 4 * (size_t)rec.n_x + sizeof(commit) * rec.n_commit;
+    size_t bytes = 8 * (size_t)rec.n_word + 16 * (size_t)rec.n_inner + 16 * (size_t)rec.n_ext + 12 * (size_t)rec.n_x + sizeof(commit) * rec.n_commit;
     make_room(bytes);
     round *s = bytes > bytes_max ? NULL : dt_malloc(sizeof *s);
     if (!s) return NULL;
@@ -324,23 +345,24 @@ static round *script_new(void) {
     s->commit = copy(rec.commit, rec.n_commit, sizeof *rec.commit);
     s->x = copy(rec.x, rec.n_x, sizeof *rec.x);
     s->check = dt_malloc(sizeof *s->check * rec.n_inner + 1);
-    s->reads = dt_calloc(rec.n_inner + 1, sizeof *s->reads);
-    s->ext_reads = dt_calloc(rec.n_ext + 1, sizeof *s->ext_reads);
+    s->place = dt_malloc(sizeof *s->place * rec.n_inner + 1);
+    s->end = dt_malloc(sizeof *s->end * rec.n_x + 1);
+    s->ext_last = dt_calloc(rec.n_ext + 1, sizeof *s->ext_last);
     s->inner_at = s->number_at = NULL;
     s->bytes = bytes;
-    s->n_segments = now.id - begun.id;
-    s->seconds = now.time - begun.time;
+    s->n_segments = now.id - a->begun.id;
+    s->seconds = now.time - a->begun.time;
     bytes_all += bytes;
     if (s->commit)
         rec.n_commit = 0; /* their references are the script's */
     else
         s->n_commit = 0;
-    bool ok = s->word && s->ext_layout && s->named && s->commit && s->x && s->check && s->reads && s->ext_reads && collect_calls(s);
+    bool ok = s->word && s->ext_layout && s->named && s->commit && s->x && s->check && s->place && s->end && s->ext_last && collect_calls(s) &&
+              list_places(s) && list_ends(s);
     if (!ok) {
         script_free(s);
         return NULL;
     }
-    count_reads(s);
     list_checks(s, rec.inner_at);
     return s;
 }
@@ -367,33 +389,14 @@ void dt_round_end(dt_engine *e) {
 }
 
 /* ---- which script -------------------------------------------------------------------------------------------------------------------------------------- */
-static bool complete(void) { return m.at == a.s->n_word; }
-bool dt_round_complete(void) { return a.s && complete(); }
-
-static bool room(const round *s) {
-    return dt_match_room(&m, s->n_ext, s->n_inner, s->n_rec, s->n_number) && dt_grow(&a.made, &a.cap_made, s->n_inner, sizeof *a.made) &&
-           dt_grow(&a.left, &a.cap_left, s->n_inner, sizeof *a.left) && dt_grow(&a.gone, &a.cap_gone, s->n_inner, sizeof *a.gone) &&
-           dt_grow(&a.left_ext, &a.cap_left_ext, s->n_ext, sizeof *a.left_ext) && dt_grow(&a.from_ext, &a.cap_from_ext, s->n_ext, sizeof *a.from_ext);
-}
-
-/* s is expected from here on; what was taken so far is the same in it. */
-static void expect(round *s, uint32_t n_inner, uint32_t n_ext) {
-    a.s = s;
-    s->tried = m.epoch;
-    m.word = s->word;
-    m.ext_layout = s->ext_layout;
-    m.ext_any = NULL;
-    memset(a.made + n_inner, 0, sizeof *a.made * (s->n_inner - n_inner));
-    memset(a.gone + n_inner, 0, s->n_inner - n_inner);
-    memcpy(a.left + n_inner, s->reads + n_inner, sizeof *a.left * (s->n_inner - n_inner));
-    memcpy(a.left_ext + n_ext, s->ext_reads + n_ext, sizeof *a.left_ext * (s->n_ext - n_ext));
-}
+static bool complete(void) { return m->at == a->s->n_word; }
+bool dt_round_complete(void) { return a->s && complete(); }
 
 static round *candidate(const uint64_t *w) {
     round *best = NULL;
     for (int i = 0; i < n_scripts; i++) {
         round *s = script[i];
-        if (s->tried == m.epoch || s->word[0] != w[0] || s->word[1] != w[1]) continue;
+        if (s->tried == m->epoch || s->word[0] != w[0] || s->word[1] != w[1]) continue;
         if (last && s == last->next) return s;
         if (!best || s->used_at > best->used_at) best = s;
     }
@@ -402,35 +405,31 @@ static round *candidate(const uint64_t *w) {
 
 static uint32_t end_of(const round *s, uint32_t n_commit) { return n_commit < s->n_commit ? s->commit[n_commit].first : s->n_x; }
 
+static uint32_t places(const round *s, uint32_t n_commit) { return n_commit < s->n_commit ? s->commit[n_commit].place : s->n_place; }
+
 /* Could s have been the script so far? */
 static bool begins_alike(const round *s) {
-    const round *was = a.s;
-    if (s->n_word < m.at || s->n_commit < a.commit || memcmp(s->word, was->word, m.at * sizeof *s->word) != 0) return false;
-    if (end_of(s, a.commit) != end_of(was, a.commit) || (s->n_commit > a.commit && s->commit[a.commit].at < m.rec)) return false;
-    if (end_of(s, a.commit) && memcmp(s->x, was->x, end_of(s, a.commit) * sizeof *s->x) != 0) return false;
-    for (uint32_t i = 0; i < a.commit; i++) {
+    const round *was = a->s;
+    if (s->n_word < m->at || s->n_commit < a->commit || memcmp(s->word, was->word, m->at * sizeof *s->word) != 0) return false;
+    if (end_of(s, a->commit) != end_of(was, a->commit) || (s->n_commit > a->commit && s->commit[a->commit].at < m->rec)) return false;
+    if (end_of(s, a->commit) && memcmp(s->x, was->x, end_of(s, a->commit) * sizeof *s->x) != 0) return false;
+    for (uint32_t i = 0; i < a->commit; i++) {
         const commit *p = &s->commit[i], *q = &was->commit[i];
         if (p->plan != q->plan || p->at != q->at || p->at_once != q->at_once || p->n_rec != q->n_rec || p->n_read != q->n_read) return false;
     }
-    for (uint32_t e = 0; e < m.n_ext; e++) {
-        uint32_t done = was->ext_reads[e] - a.left_ext[e];
-        if (s->ext_layout[e] != was->ext_layout[e] || s->ext_reads[e] < done || !a.left_ext[e] != (s->ext_reads[e] == done)) return false;
-    }
-    for (uint32_t i = 0; i < m.n_inner; i++) {
-        uint32_t done = was->reads[i] - a.left[i];
-        if (s->reads[i] < done || (a.made[i] && !a.left[i] != (s->reads[i] == done))) return false;
-    }
+    for (uint32_t e = 0; e < m->n_ext; e++)
+        if (s->ext_layout[e] != was->ext_layout[e] || dt_play_unread(s, e, a->commit) != dt_play_unread(was, e, a->commit)) return false;
+    for (uint32_t i = 0; i < places(was, a->commit); i++)
+        if (a->made[i].v && dt_play_unread(s, DT_INNER | i, a->commit) != dt_play_unread(was, DT_INNER | i, a->commit)) return false;
     return true;
 }
 
 /* Another script that agrees with all that was taken. */
 static bool switch_script(void) {
-    for (round *s; (s = candidate(a.s->word));) {
-        s->tried = m.epoch;
-        if (!begins_alike(s) || !room(s)) continue;
-        for (uint32_t e = 0; e < m.n_ext; e++) a.left_ext[e] += s->ext_reads[e] - a.s->ext_reads[e];
-        for (uint32_t i = 0; i < m.n_inner; i++) a.left[i] += s->reads[i] - a.s->reads[i];
-        expect(s, m.n_inner, m.n_ext);
+    for (round *s; (s = candidate(a->s->word));) {
+        s->tried = m->epoch;
+        if (!begins_alike(s) || !dt_play_room(s)) continue;
+        dt_play_expect(s);
         return true;
     }
     return false;
@@ -438,143 +437,33 @@ static bool switch_script(void) {
 
 static bool begin(dt_engine *e, const uint64_t *w) {
     if (!n_scripts || e->graph.n || !possible(e)) return false;
-    dt_match_begin(&m);
+    dt_match_begin(m);
     round *s = candidate(w);
-    if (!s || !room(s)) return false;
-    dt_order_place(&begun);
-    a.commit = 0;
-    expect(s, 0, 0);
+    if (!s || !dt_play_room(s)) return false;
+    dt_order_place(&a->begun);
+    a->commit = 0;
+    dt_play_expect(s);
     return true;
 }
 
-/* ---- replaying ---------------------------------------------------------------------------------------------------------------------------------------- */
-static dt_gvalue **value_of(uint32_t v) { return v & DT_INNER ? &a.made[v - DT_INNER] : &m.ext[v]; }
-static uint32_t *left_of(uint32_t v) { return v & DT_INNER ? &a.left[v - DT_INNER] : &a.left_ext[v]; }
-
-/* Nobody may need it any more. */
-static void let_go(uint32_t v) {
-    dt_gvalue **g = value_of(v), *x = *g;
-    if (x->client || x->uses) return;
-    *g = NULL;
-    dt_gvalue_release(x);
-}
-
-/* Value v of the round has one reader less. */
-static void was_read(uint32_t v) {
-    uint32_t *left = left_of(v);
-    if (--*left) return;
-    (*value_of(v))->uses--;
-    let_go(v);
-}
-
-/* The values that the plan reads, into a.value. They were made some time ago: the lines of those to come are on their way meanwhile. */
-static bool gather(const commit *c) {
-    const uint32_t *r = numbers_of(a.s, c) + c->n_rec;
-    const int n = c->plan->n_ext, far = 6;
-    for (int i = 0; i < n + 2 * far; i++) {
-        if (i < n) __builtin_prefetch(a.value[i] = *value_of(VALUE(r[i])));
-        int k = i - far, l = k - far;
-        if (k >= 0 && k < n) {
-            if (!a.value[k]) return false;
-            __builtin_prefetch(a.value[k]->one ? (void *)a.value[k]->one : (void *)a.value[k]->part);
-        }
-        if (l >= 0 && l < n && a.value[l]->one) __builtin_prefetch(a.value[l]->one->buf);
-    }
-    return true;
-}
-
-/* What the comparison of records could not tell. NULL: c's plan may run. */
-static const char *check(const commit *c) {
-    const uint32_t *r = a.s->check + c->check;
-    for (uint32_t i = 0; i < c->n_check; i++)
-        if (DT_UNLIKELY(a.gone[r[i] >> 1] == (r[i] & 1))) return r[i] & 1 ? "a result is no longer named" : "a result is still named";
-    if (DT_UNLIKELY(!gather(c))) return "a value is lost";
-    r = numbers_of(a.s, c) + c->n_rec;
-    for (int i = 0; i < c->plan->n_ext; i++) {
-        if ((r[i] >> DONATE_SHIFT & 3) != 1) continue; /* what would be possible and is not done changes no value */
-        dt_gvalue *g = a.value[i];
-        g->named = g->client || *left_of(VALUE(r[i])) > 1 || g->wanted;
-        if (DT_UNLIKELY(!dt_gvalue_donatable(g))) return "an input's memory may not be overwritten";
-    }
-    return NULL;
-}
-
-static bool make_results(const commit *c) {
-    const dt_plan *p = c->plan;
-    const uint32_t *rec_of = numbers_of(a.s, c), *out = rec_of + c->n_rec + c->n_read + p->n_numbers;
-    dt_gvalue **v = a.value + p->n_ext;
-    for (int o = 0; o < p->n_outs; o++) {
-        const dt_out_plan *y = &p->out[o];
-        uint32_t i = out[o];
-        if (!(v[o] = dt_gvalue_new(p->call[y->node]->out[y->out]))) {
-            while (o-- > 0) dt_gvalue_free(v[o]);
-            return false;
-        }
-        v[o]->client = !a.gone[i];
-        v[o]->uses = a.left[i] > 0;
-        v[o]->site = m.site[rec_of[y->node]];
-        v[o]->out = (uint32_t)y->out;
-        v[o]->number = DT_INNER + i;
-    }
-    return true;
-}
-
-/* Binds and pushes the next commit's plan. NULL, or why it cannot be: nothing has changed then. */
-static const char *run_commit(dt_engine *e) {
-    const commit *c = &a.s->commit[a.commit];
-    dt_plan *p = c->plan;
-    if (!dt_grow(&a.value, &a.cap_value, (uint32_t)(p->n_ext + p->n_outs), sizeof *a.value) ||
-        !dt_grow(&a.site, &a.cap_site, (uint32_t)p->n_nodes + 1, sizeof *a.site) ||
-        !dt_grow(&a.number, &a.cap_number, (uint32_t)p->n_numbers, sizeof *a.number))
-        return "out of host memory";
-    const char *text = check(c);
-    if (text) return text;
-    const uint32_t *rec_of = numbers_of(a.s, c), *read = rec_of + c->n_rec, *number = read + c->n_read, *out = number + p->n_numbers;
-    a.site[0] = m.site[rec_of[0]];
-    for (int i = 0; i < p->n_nodes; i++) a.site[i] = m.site[rec_of[i]];
-    for (int k = 0; k < p->n_numbers; k++) a.number[k] = m.number[number[k]];
-    if (!make_results(c)) return "out of host memory";
-    dt_gvalue **v = a.value + p->n_ext;
-    if (dt_engine_run_plan(e, &(dt_io){a.value, v, a.site, a.number, c->n_rec}, p, true)) {
-        for (int o = 0; o < p->n_outs; o++) dt_gvalue_free(v[o]);
-        return "out of memory";
-    }
-    for (int o = 0; o < p->n_outs; o++) {
-        a.made[out[o]] = v[o];
-        if (v[o]->client) v[o]->client = dt_engine_value_put(m.out_id[out[o]], v[o]);
-    }
-    for (uint32_t i = 0; i < c->n_read; i++) was_read(VALUE(read[i]));
-    dt_order_replayed(&begun, &c->order);
-    dt_cache_used(e, p);
-    a.commit++;
-    return NULL;
-}
-
-/* Those whose place is here. at_once: right after a call. */
-static const char *run_commits(dt_engine *e, bool at_once) {
-    const char *text = NULL;
-    while (!text && a.commit < a.s->n_commit && a.s->commit[a.commit].at <= m.rec && (!at_once || a.s->commit[a.commit].at_once)) text = run_commit(e);
-    return text;
-}
-
+/* ---- its end --------------------------------------------------------------------------------------------------------------------------------------------- */
 /* All records were taken and all plans ran. */
 static void finish(dt_engine *e) {
-    round *s = a.s;
+    round *s = a->s;
     for (uint32_t i = 0; i < s->n_call; i++) dt_call_unref_many(s->call[i], s->call_count[i]);
     e->stats.nodes += s->n_rec;
     e->stats.nodes_dead += s->n_dead;
     dt_order_skip(s->n_segments, s->seconds, s->n_rec, s->last_mesh, s->switched);
     for (uint32_t i = 0; i < s->n_commit; i++) {
         const commit *c = &s->commit[i];
-        const uint32_t *out = numbers_of(s, c) + c->n_rec + c->n_read + c->plan->n_numbers;
         for (int o = 0; o < c->plan->n_outs; o++) {
-            dt_gvalue *v = a.made[out[o]];
+            dt_gvalue *v = dt_play_value(c, o);
             if (!v) continue;
-            v->segment = begun.id + c->order.entry.id;
+            v->segment = a->begun.id + c->order.entry.id;
             dt_order_alive(&c->order, v->segment);
         }
     }
-    a.s = NULL;
+    a->s = NULL;
     dt_cache_replayed(s->n_rec);
     came(s);
 }
@@ -584,26 +473,29 @@ static void finish(dt_engine *e) {
 static void rec_prefix(const round *s) {
     rec_clear();
     recording = true;
-    uint32_t cap = rec.cap_rec, n_x = end_of(s, a.commit);
-    bad = !(dt_grow(&rec.word, &rec.cap_word, m.at, sizeof *rec.word) && dt_grow(&rec.inner_at, &cap, m.rec, sizeof *rec.inner_at) &&
-            dt_grow(&rec.number_at, &rec.cap_rec, m.rec, sizeof *rec.number_at) && dt_grow(&rec.ext_layout, &rec.cap_ext, m.n_ext, sizeof *rec.ext_layout) &&
-            dt_grow(&rec.named, &rec.cap_inner, m.n_inner, sizeof *rec.named) && dt_grow(&rec.commit, &rec.cap_commit, a.commit, sizeof *rec.commit) &&
+    uint32_t cap = rec.cap_rec, n_x = end_of(s, a->commit);
+    bad = !(dt_grow(&rec.word, &rec.cap_word, m->at, sizeof *rec.word) && dt_grow(&rec.inner_at, &cap, m->rec, sizeof *rec.inner_at) &&
+            dt_grow(&rec.number_at, &rec.cap_rec, m->rec, sizeof *rec.number_at) && dt_grow(&rec.ext_layout, &rec.cap_ext, m->n_ext, sizeof *rec.ext_layout) &&
+            dt_grow(&rec.named, &rec.cap_inner, m->n_inner, sizeof *rec.named) && dt_grow(&rec.commit, &rec.cap_commit, a->commit, sizeof *rec.commit) &&
             dt_grow(&rec.x, &rec.cap_x, n_x, sizeof *rec.x));
     if (bad) return;
-    memcpy(rec.word, s->word, m.at * sizeof *rec.word);
-    memcpy(rec.named, s->named, m.n_inner * sizeof *rec.named);
-    if (m.n_ext) memcpy(rec.ext_layout, s->ext_layout, m.n_ext * sizeof *rec.ext_layout);
+    memcpy(rec.word, s->word, m->at * sizeof *rec.word);
+    memcpy(rec.named, s->named, m->n_inner * sizeof *rec.named);
+    if (m->n_ext) memcpy(rec.ext_layout, s->ext_layout, m->n_ext * sizeof *rec.ext_layout);
     if (n_x) memcpy(rec.x, s->x, n_x * sizeof *rec.x);
-    for (uint32_t i = 0; i < a.commit; i++) {
+    for (uint32_t i = 0; i < a->commit; i++) {
+        uint32_t *read = dt_commit_numbers(&rec, &s->commit[i]) + s->commit[i].n_rec;
+        for (uint32_t k = 0; k < s->commit[i].n_read; k++)
+            if (read[k] & DT_INNER) read[k] = (read[k] & 3u << DONATE_SHIFT) | DT_INNER | s->inner_at_place[VALUE(read[k]) & ~DT_INNER];
         rec.commit[i] = s->commit[i];
         atomic_fetch_add_explicit(&s->commit[i].plan->refs, 1, memory_order_relaxed);
         s->commit[i].plan->n_rounds++;
         rec.n_dead += s->commit[i].n_rec - (uint32_t)s->commit[i].plan->n_nodes;
     }
-    rec.n_commit = a.commit;
+    rec.n_commit = a->commit;
     rec.n_x = n_x;
-    rec.n_word = m.at;
-    rec.n_ext = m.n_ext;
+    rec.n_word = m->at;
+    rec.n_ext = m->n_ext;
 }
 
 typedef struct hand { /* what was taken goes to order.c */
@@ -619,8 +511,8 @@ static void hand_ghost(hand *h, dt_call *c, uint32_t segment, uint32_t inner) {
     uint32_t n_gone = 0;
     for (int k = 0; k < c->n_out; k++, inner++) {
         if (h->from) h->from[inner] = segment;
-        if (a.made[inner])
-            a.made[inner]->segment = segment;
+        if (a->handed[inner])
+            a->handed[inner]->segment = segment;
         else
             n_gone++;
     }
@@ -634,16 +526,16 @@ static void hand_node(hand *h, dt_graph *g, dt_call *c, uint32_t segment, uint32
     uint64_t in[c->n_in + 1];
     for (int k = 0; k < c->n_in; k++) {
         uint32_t value = (uint32_t)word[k], what = (uint32_t)(word[k] >> 32);
-        in[k] = what == DT_NUMBER ? m.number[number++] : 0;
-        v[k] = what >= DT_NUMBER ? NULL : value & DT_INNER ? a.made[value - DT_INNER] : m.ext[value];
+        in[k] = what == DT_NUMBER ? m->number[number++] : 0;
+        v[k] = what >= DT_NUMBER ? NULL : value & DT_INNER ? a->handed[value - DT_INNER] : m->ext[value];
     }
-    dt_engine_node(g, c, m.site[r], v, in, a.made + inner);
+    dt_engine_node(g, c, m->site[r], v, in, a->handed + inner);
     if (g && g->n) g->node[g->n - 1].rec = r;
     for (int k = 0; k < c->n_out; k++, inner++) {
-        dt_gvalue *o = a.made[inner];
+        dt_gvalue *o = a->handed[inner];
         if (h->from) h->from[inner] = segment;
         if (!o) continue;
-        o->client = !a.gone[inner] && dt_engine_value_put(m.out_id[inner], o);
+        o->client = !a->gone[inner] && dt_engine_value_put(m->out_id[inner], o);
         o->segment = segment;
         o->number = DT_INNER + inner;
     }
@@ -655,10 +547,10 @@ static void hand_call(hand *h, uint32_t r, const uint64_t *word, uint32_t inner,
     for (int k = 0; k < c->n_in; k++) {
         uint32_t value = (uint32_t)word[2 + k];
         bool known = word[2 + k] >> 32 < DT_NUMBER;
-        from[k] = !known ? 0 : !(value & DT_INNER) ? a.from_ext[value] : h->from ? h->from[value - DT_INNER] : 0;
+        from[k] = !known ? 0 : !(value & DT_INNER) ? a->from_ext[value] : h->from ? h->from[value - DT_INNER] : 0;
     }
-    while (h->n_due < a.commit && h->s->commit[h->n_due].at <= r) h->n_due++;
-    if (h->due && h->n_due > due) dt_order_due(h->due + due, h->n_due - due, begun.id);
+    while (h->n_due < a->commit && h->s->commit[h->n_due].at <= r) h->n_due++;
+    if (h->due && h->n_due > due) dt_order_due(h->due + due, h->n_due - due, a->begun.id);
     (void)dt_order_active(c->mesh);
     dt_graph *g = dt_order_graph(c, from, &segment);
     bool ghost = h->done ? h->done[r] : false;
@@ -669,26 +561,38 @@ static void hand_call(hand *h, uint32_t r, const uint64_t *word, uint32_t inner,
     if (g && dt_engine_cut(h->e, dt_order_calls(segment), c)) dt_order_cut(segment);
 }
 
+/* All that was made, into a->handed; the uses that replaying counted are no more. */
+static void hand_values(const round *s) {
+    memset(a->handed, 0, sizeof *a->handed * m->n_inner);
+    for (uint32_t i = 0; i < a->commit; i++) {
+        const commit *c = &s->commit[i];
+        for (int o = 0; o < c->plan->n_outs; o++) {
+            dt_gvalue *v = a->handed[dt_commit_outs(s, c)[o]] = dt_play_value(c, o);
+            if (v) v->uses -= !dt_play_unread(s, DT_INNER | (c->place + (uint32_t)o), a->commit);
+        }
+    }
+    for (uint32_t e = 0; e < m->n_ext; e++)
+        if (m->ext[e]) m->ext[e]->uses -= !dt_play_unread(s, e, a->commit);
+}
+
 /* What was taken is recorded the usual way; what ran already, as ghosts. */
 static void hand_over(dt_engine *e) {
-    round *s = a.s;
-    hand h = {.e = e, .s = s, .from = dt_calloc(m.n_inner + 1, sizeof *h.from), .done = dt_calloc(m.rec + 1, 1), .due = dt_calloc(a.commit + 1, sizeof *h.due)};
+    round *s = a->s;
+    hand h = {
+        .e = e, .s = s, .from = dt_calloc(m->n_inner + 1, sizeof *h.from), .done = dt_calloc(m->rec + 1, 1), .due = dt_calloc(a->commit + 1, sizeof *h.due)};
     rec_prefix(s);
     bad |= !h.from || !h.done || !h.due;
-    for (uint32_t i = 0; i < a.commit; i++) {
-        const uint32_t *r = numbers_of(s, &s->commit[i]);
+    for (uint32_t i = 0; i < a->commit; i++) {
+        const uint32_t *r = dt_commit_numbers(s, &s->commit[i]);
         if (h.due) h.due[i] = &s->commit[i].order;
         for (uint32_t k = 0; h.done && k < s->commit[i].n_rec; k++) h.done[r[k]] = 1;
     }
-    a.s = NULL;
-    for (uint32_t i = 0; i < m.n_ext; i++)
-        if (m.ext[i]) m.ext[i]->uses -= a.left_ext[i] > 0;
-    for (uint32_t i = 0; i < m.n_inner; i++)
-        if (a.made[i]) a.made[i]->uses -= a.left[i] > 0;
+    hand_values(s);
+    a->s = NULL;
     dt_order_ghosts(true);
     uint32_t inner = 0, number = 0;
     const uint64_t *w = s->word;
-    for (uint32_t r = 0; r < m.rec; r++, w += 2 + dt_rec_n_in(w[0])) {
+    for (uint32_t r = 0; r < m->rec; r++, w += 2 + dt_rec_n_in(w[0])) {
         const dt_call *c = (dt_call *)(uintptr_t)w[1];
         if (!bad) rec.inner_at[r] = inner, rec.number_at[r] = number;
         hand_call(&h, r, w, inner, number);
@@ -696,19 +600,19 @@ static void hand_over(dt_engine *e) {
         for (int k = 0; k < c->n_in; k++) number += w[2 + k] >> 32 == DT_NUMBER;
     }
     dt_order_ghosts(false);
-    rec.n_rec = m.rec;
+    rec.n_rec = m->rec;
     rec.n_inner = inner;
     rec.n_number = number;
-    for (uint32_t i = 0; i < m.n_inner; i++)
-        if (a.made[i]) dt_gvalue_release(a.made[i]);
-    for (uint32_t i = 0; i < m.n_ext; i++)
-        if (m.ext[i]) dt_gvalue_release(m.ext[i]);
+    for (uint32_t i = 0; i < m->n_inner; i++)
+        if (a->handed[i]) dt_gvalue_release(a->handed[i]);
+    for (uint32_t i = 0; i < m->n_ext; i++)
+        if (m->ext[i]) dt_gvalue_release(m->ext[i]);
     dt_free(h.from);
     dt_free(h.done);
     dt_free(h.due);
 }
 
-static uint32_t last_site(void) { return m.rec ? m.site[m.rec - 1] : 0; }
+static uint32_t last_site(void) { return m->rec ? m->site[m->rec - 1] : 0; }
 
 static void mismatch(dt_engine *e, const char *text, const dt_call *was, const dt_call *is, int input, uint32_t site) {
     dt_cache_mismatch(text, was, is, input, site);
@@ -719,18 +623,18 @@ static void mismatch(dt_engine *e, const char *text, const dt_call *was, const d
 /* The next call as the script has it, and what is dispatched before and after it. NULL: it was taken. *taken: it was, but a commit behind it could not be made. */
 static const char *take(dt_engine *e, const uint64_t *w, dt_why *y, bool *taken) {
     y->input = -1;
-    if (complete() || w[0] != m.word[m.at] || w[1] != m.word[m.at + 1]) return "another call";
-    const char *text = run_commits(e, false);
+    if (complete() || w[0] != m->word[m->at] || w[1] != m->word[m->at + 1]) return "another call";
+    const char *text = dt_play_commits(e, false);
     if (text) return text;
-    uint32_t n_ext = m.n_ext;
-    if (!dt_match_call(&m, w, y)) return y->text;
-    for (; n_ext < m.n_ext; n_ext++) a.from_ext[n_ext] = m.ext[n_ext]->segment;
+    uint32_t n_ext = m->n_ext;
+    if (!dt_match_call(m, w, y)) return y->text;
+    for (; n_ext < m->n_ext; n_ext++) dt_play_taken(n_ext);
     *taken = true;
-    return run_commits(e, true);
+    return dt_play_commits(e, true);
 }
 
 bool dt_round_call(dt_engine *e, const uint64_t *w) {
-    if (!a.s) {
+    if (!a->s) {
         if (recording || !begin(e, w)) return false;
     }
     if (DT_UNLIKELY(dt_engine_flush_now())) {
@@ -742,7 +646,7 @@ bool dt_round_call(dt_engine *e, const uint64_t *w) {
     const char *text;
     while (DT_UNLIKELY((text = take(e, w, &y, &taken)) != NULL)) {
         bool call = text == y.text || (!taken && strcmp(text, "another call") == 0);
-        const dt_call *was = complete() ? NULL : (const dt_call *)(uintptr_t)a.s->word[m.at + 1];
+        const dt_call *was = complete() ? NULL : (const dt_call *)(uintptr_t)a->s->word[m->at + 1];
         if (!taken && switch_script()) continue;
         mismatch(e, text, call ? was : NULL, call ? (const dt_call *)(uintptr_t)w[1] : NULL, y.input, (uint32_t)w[2]);
         break;
@@ -752,22 +656,17 @@ bool dt_round_call(dt_engine *e, const uint64_t *w) {
 
 bool dt_round_drop(dt_engine *e, uint32_t id) {
     fresh = false;
-    if (!dt_match_knows(&m, id)) return false;
-    uint32_t v = (uint32_t)m.slot[id];
-    m.slot[id] = 0;
-    if (!a.s) return false;
-    if (v & DT_INNER) a.gone[v - DT_INNER] = 1;
-    dt_gvalue *g = *value_of(v);
-    if (!g) return true; /* not made yet */
-    e->value[id] = NULL;
-    g->client = false;
-    let_go(v);
+    if (!dt_match_knows(m, id)) return false;
+    uint32_t v = (uint32_t)m->slot[id];
+    m->slot[id] = 0;
+    if (!a->s) return false;
+    dt_play_dropped(e, v, id);
     return true;
 }
 
 void dt_round_settle(dt_engine *e, const char *why) {
-    while (a.s) {
-        const char *text = complete() ? run_commits(e, false) : why;
+    while (a->s) {
+        const char *text = complete() ? dt_play_commits(e, false) : why;
         if (!text) {
             finish(e);
             return;
@@ -779,11 +678,9 @@ void dt_round_settle(dt_engine *e, const char *why) {
 void dt_round_free(void) {
     rec_clear();
     while (n_scripts) script_forget(n_scripts - 1);
-    void *all[] = {rec.word, rec.inner_at, rec.number_at, rec.ext_layout, rec.named, rec.commit, rec.x,   a.made,
-                   a.left,   a.left_ext,   a.from_ext,    a.gone,         a.value,   a.site,     a.number};
+    void *all[] = {rec.word, rec.inner_at, rec.number_at, rec.ext_layout, rec.named, rec.commit, rec.x};
     for (size_t i = 0; i < sizeof all / sizeof *all; i++) dt_free(all[i]);
     memset(&rec, 0, sizeof rec);
-    memset(&a, 0, sizeof a);
-    dt_match_free(&m);
+    dt_play_free();
     last = NULL;
 }

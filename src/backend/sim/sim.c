@@ -66,7 +66,7 @@ typedef struct priced {
     bool ready;        /* … and does so from the next run on */
     int stands;        /* the program that may stand for all, -1: none */
     int n_others;
-    uint32_t *other; /* (n_others,) it stands for these devices besides its own */
+    uint32_t *other;   /* (n_others,) it stands for these devices besides its own */
     price_list **list; /* (n_programs,) */
     coll_price *coll;  /* (n_colls,) */
     size_t parties;    /* of all collectives */
