@@ -56,12 +56,29 @@ bool dt_engine_flush_now(void) {
     return state % flush == 0;
 }
 
+/* g's last call is the same as the one before it, or two before: which of its inputs has the last call made? 0: none. */
+static uint64_t chained(const dt_graph *g) {
+    const dt_gnode *n = &g->node[g->n - 1];
+    if (g->n < 2 || (n[-1].call != n->call && (g->n < 3 || n[-2].call != n->call))) return 0;
+    uint64_t from = 0;
+    for (int k = 0; k < n->call->n_in; k++)
+        for (int j = 0; n->in[k] && j < n[-1].call->n_out; j++)
+            if (n->in[k] == n[-1].out[j]) from += dt_hash_mix(11, (uint64_t)k);
+    return from;
+}
+
 /* The hash's highest bits depend on the last nine calls and on nothing else, so two streams that were cut differently are soon cut alike. In a loop so short
- * that none of its places has five zeros, one that has three does, or one. */
-bool dt_engine_cut(dt_engine *e, uint32_t n, const dt_call *c) {
-    e->rolling = (e->rolling << 7) + c->content;
+ * that none of its places has five zeros, one that has three does, or one.
+ *
+ * In a chain of equal calls all places are alike but the first one, which another value enters. So what is chained to what counts there as content, and a hash that does not
+ * change is no place to cut: otherwise chunks would lie across the chain's beginning in as many ways as there are, and each needs a plan. */
+bool dt_engine_cut(dt_engine *e, uint32_t n, const dt_call *c, const dt_graph *g) {
+    uint64_t link = g ? chained(g) : 0, before = e->rolling;
+    e->rolling = (e->rolling << 7) + c->content + link;
+    bool same = link && (e->rolling == before || e->rolling == e->rolling2);
+    e->rolling2 = before;
     int zeros = n < NODES_LONG ? 5 : n < NODES_LONG + NODES_MIN ? 3 : 1;
-    return dt_engine_flush_now() || n >= NODES_MAX || (n >= NODES_MIN && e->rolling >> (64 - zeros) == 0);
+    return dt_engine_flush_now() || n >= NODES_MAX || (n >= NODES_MIN && !same && e->rolling >> (64 - zeros) == 0);
 }
 
 static dt_gvalue *output_new(const dt_call *c, int k, uint32_t site) {
@@ -144,9 +161,9 @@ static void on_call(dt_engine *e, const uint64_t *w, uint32_t n_in, uint32_t n_o
     }
     if (segment) {
         dt_round_record(w, &g->node[g->n - 1]);
-        if (dt_engine_cut(e, dt_order_calls(segment), c)) dt_order_cut(segment);
+        if (dt_engine_cut(e, dt_order_calls(segment), c, NULL)) dt_order_cut(segment);
     } else
-        e->cut = dt_engine_cut(e, (uint32_t)g->n, c);
+        e->cut = dt_engine_cut(e, (uint32_t)g->n, c, g);
 }
 
 static void on_drop(dt_engine *e, uint32_t id) {

@@ -16,8 +16,8 @@ typedef struct dt_engine {
     dt_gvalue *free_values; /* chained through `part` */
     /* the pending subgraph */
     dt_graph graph;
-    bool cut;         /* dispatch before the next call */
-    uint64_t rolling; /* hash of the last calls' content, for cuts that are the same in every run */
+    bool cut;                   /* dispatch before the next call */
+    uint64_t rolling, rolling2; /* hash of the last calls' content, for cuts that are the same in every run; the same as it was a call ago */
     /* memory budgets: remat.h */
     bool remat;         /* some device has a budget or a limit: recipes are kept */
     uint32_t n_evicted; /* values without memory */
@@ -138,8 +138,9 @@ bool dt_engine_value_put(uint32_t id, dt_gvalue *v); /* false: out of host memor
 /* A call becomes g's last node; its results are new values that the client names, not yet put under their ids. in, number: by input. An out may be NULL
  * afterwards: out of host memory. */
 void dt_engine_node(dt_graph *g, dt_call *c, uint32_t site, dt_gvalue **in, const uint64_t *number, dt_gvalue **out);
-bool dt_engine_cut(dt_engine *e, uint32_t n, const dt_call *c); /* c is the n-th and last call of a subgraph: does it end here? */
-bool dt_engine_flush_now(void);                                 /* DTORCH_FLUSH: a cut at random */
+/* c is the n-th and last call of a subgraph: does it end here? g: where it is the last node; NULL: how calls are chained does not count. */
+bool dt_engine_cut(dt_engine *e, uint32_t n, const dt_call *c, const dt_graph *g);
+bool dt_engine_flush_now(void); /* DTORCH_FLUSH: a cut at random */
 
 /* cache.c: plans by key, and why one was not found */
 dt_plan *dt_cache_find(dt_engine *e, const dt_graph *g, uint64_t hash);

@@ -28,7 +28,7 @@
 #include "controller/match.h"
 #include "passes/options.h"
 
-enum { FOLLOWERS = 16, SCORE_MAX = 7, ENDS_MAX = 2, FIRSTS = 1024, SCRIPT_BYTES_MAX = 64 << 20 };
+enum { FOLLOWERS = 16, SCORE_MAX = 7, ENDS_MAX = 2, LOST_MAX = 4, FIRSTS = 1024, SCRIPT_BYTES_MAX = 64 << 20 };
 
 typedef struct script script;
 typedef struct follower {
@@ -60,6 +60,7 @@ struct script {
     bool bad;       /* lost against its own plan in the last attempt: learn again */
     bool open;      /* a read or a pause ended it, not its content */
     int8_t ends;    /* does it end there again? Below zero: wait and see */
+    uint8_t lost;   /* how often its plan was found the usual way since it last was run: the records are others, around the same live calls */
 };
 
 /* The attempt under way: what was taken so far. */
@@ -247,7 +248,7 @@ static bool learn_graph(script *s, dt_graph *g, dt_arena *tmp) {
 void dt_repeat_learn(dt_engine *e, dt_graph *g, dt_plan *p) {
     if (!possible(e) || g != &e->graph) return;
     script *old = p->script;
-    if (old && !old->bad) return;
+    if (old && !old->bad && ++old->lost < LOST_MAX) return;
     script count = {.plan = p};
     count_graph(g, &count);
     if (old) dt_repeat_forget(p);
@@ -386,7 +387,7 @@ static void hand_over(dt_engine *e) {
             bool named = dt_match_named(&a.m, inner);
             if (made[inner]) made[inner]->client = named && dt_engine_value_put(a.m.out_id[inner], made[inner]);
         }
-        e->cut = dt_engine_cut(e, (uint32_t)e->graph.n, c);
+        e->cut = dt_engine_cut(e, (uint32_t)e->graph.n, c, &e->graph);
     }
     for (uint32_t i = 0; i < inner; i++)
         if (made[i]) dt_gvalue_release(made[i]); /* only if it failed already */
@@ -462,6 +463,7 @@ static const char *finish(dt_engine *e) {
         return "out of memory";
     }
     a.s = NULL;
+    s->lost = 0;
     release(e, s);
     dt_cache_used(e, s->plan);
     dt_cache_replayed(s->n_rec);

@@ -558,7 +558,7 @@ static void hand_call(hand *h, uint32_t r, const uint64_t *word, uint32_t inner,
         hand_ghost(h, c, segment, inner);
     else
         hand_node(h, g, c, segment, r, word + 2, inner, number);
-    if (g && dt_engine_cut(h->e, dt_order_calls(segment), c)) dt_order_cut(segment);
+    if (g && dt_engine_cut(h->e, dt_order_calls(segment), c, NULL)) dt_order_cut(segment);
 }
 
 /* All that was made, into a->handed; the uses that replaying counted are no more. */

@@ -249,6 +249,29 @@ def test_what_a_read_ended_does_not_take_a_stream_to_pieces(short):
     assert stats()["chunks_replayed"] - after["chunks_replayed"] >= 45
 
 
+@pytest.mark.every_pass("counts plans and replayed calls")
+@pytest.mark.usefixtures("on_simulated_device")
+@pytest.mark.parametrize("n", [100, 333, 1000, 1500])
+def test_a_chain_of_equal_calls_needs_few_plans(n):
+    """It is cut where it begins: chunks that lie across its beginning in ever new ways would be a plan each."""
+    x, y = dtorch.zeros(2), dtorch.ones(2)
+
+    def loop():
+        for _ in range(20000 // n):
+            r = x
+            for _ in range(n):
+                r = r + y
+        return r
+
+    first = stats()
+    loop()
+    before = stats()
+    loop()
+    after = stats()
+    assert after["plans_built"] - first["plans_built"] <= 12
+    assert after["calls_replayed"] - before["calls_replayed"] > 0.8 * (after["calls"] - before["calls"]) > 0
+
+
 def test_many_steps_do_not_grow():
     step = training_step()
     for _ in range(300):
