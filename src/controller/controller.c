@@ -338,6 +338,10 @@ static void on_fetch(const uint64_t *w) {
 }
 
 static void push_sync(void *f, dt_device_state *s) {
+    if (!dt_worker_pending(s->worker)) { /* is not woken to say so */
+        dt_future_part(f, NULL);
+        return;
+    }
     dt_future_ref(f);
     dt_device_push(s, (dt_item){DT_ITEM_SYNC, f});
 }

@@ -225,6 +225,7 @@ dt_status dt_engine_run_plan(dt_engine *e, const dt_io *io, dt_plan *p, bool fou
     }
     if (s) return s;
     if (DT_UNLIKELY(begin != 0)) trace_memory(p);
+    e->wide = p->n_programs;
     push_run(e, io, p, &b);
     if (DT_UNLIKELY(begin != 0)) dt_trace_add(DT_TRACE_RUN, "dispatch", io->site[0], begin, (uint64_t)io->n_calls, found);
     return DT_OK;

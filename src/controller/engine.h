@@ -26,6 +26,7 @@ typedef struct dt_engine {
     dt_gvalue *with_recipe, *last_recipe;
     /* plans */
     dt_htab plans;
+    int wide; /* devices of the last run */
     uint64_t clock;
     dt_engine_stats stats;
     uint32_t fp_mode; /* how the engine's threads round: those who help do as they */

@@ -9,7 +9,7 @@
  * Nothing is ever waited for to get a role: if the controller or the worker is at work, the value comes from there, as it always did. What is run
  * here is what would have run there, in the same order; the thread's floating-point mode is the engine's meanwhile.
  *
- * The reader cannot look at signals meanwhile, so it takes short programs only (worker.h), and helps only an engine of few devices in one process,
+ * The reader cannot look at signals meanwhile, so it takes short programs only (worker.h), and helps only in one process and where the last run was of few devices (how many there are does not matter),
  * with room on its stack. Under the profiler it does not help: what runs where is what is looked at.
  *
  * A helper may be inside when the engine stops: `helpers` counts them, and dt_engine_help_end waits for the last. */
@@ -28,13 +28,13 @@ enum { DEVICES_MAX = 8, STACK_MIN = 1 << 20 };
 static pthread_mutex_t role = PTHREAD_MUTEX_INITIALIZER;
 static _Atomic uint32_t helpers; /* a futex word */
 static _Atomic bool open_to_help;
-static _Atomic bool lone; /* few devices, one process: written inside, read by who wants to help */
+static _Atomic bool lone; /* few devices at work, one process: written inside, read by who wants to help */
 
 void dt_engine_enter(void) { pthread_mutex_lock(&role); }
 
 void dt_engine_leave(void) {
     bool sim = atomic_load_explicit(&dt_sim_on, memory_order_relaxed); /* its report tells the controller's time from the client's */
-    atomic_store_explicit(&lone, dt_nodes == 1 && !sim && dt_the_devices.n_started <= DEVICES_MAX, memory_order_relaxed);
+    atomic_store_explicit(&lone, dt_nodes == 1 && !sim && dt_the_engine.wide <= DEVICES_MAX, memory_order_relaxed);
     pthread_mutex_unlock(&role);
 }
 

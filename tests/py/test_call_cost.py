@@ -1,6 +1,8 @@
 """What a call may not do: ask the host for memory, once it was made before. Times are no test; these counts are."""
 
 import gc
+import os
+import subprocess
 import sys
 
 import dtorch
@@ -101,3 +103,33 @@ def test_small_values_are_the_same_whoever_computes_them():
     held = [(x * (i + 1)).sum() for i in range(200)]
     dtorch.synchronize()
     assert [h.item() for h in held] == want
+
+
+PLAIN_AFTER_MANY = r"""
+import os
+import dtorch
+
+def switches():
+    for task in os.listdir("/proc/self/task"):
+        with open(f"/proc/self/task/{task}/status") as f:
+            lines = dict(line.rstrip("\n").split(":\t", 1) for line in f if ":\t" in line)
+        if lines["Name"] == "dt-cpu-0":
+            return int(lines["voluntary_ctxt_switches"])
+
+mesh = dtorch.init_device_mesh("cpu", (12,))
+dtorch.distribute_tensor(dtorch.ones(24), mesh, [dtorch.Shard(0)]).sum().item()
+x, y = dtorch.zeros(1), dtorch.ones(1)
+for _ in range(20):
+    (x + y).item()
+before = switches()
+for _ in range(400):
+    (x + y).item()
+print(switches() - before)
+"""
+
+
+@pytest.mark.skipif(not os.path.exists("/proc/self/task"), reason="counts what Linux counts")
+def test_who_waits_works_also_where_there_are_many_devices():
+    """The worker sleeps on: after a mesh of 12 devices, a program that uses one has no wake-ups."""
+    out = subprocess.run([sys.executable, "-c", PLAIN_AFTER_MANY], capture_output=True, text=True, timeout=300, check=True)
+    assert int(out.stdout) < 200
