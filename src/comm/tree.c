@@ -1,6 +1,7 @@
 /* Rank 0's messages: the tree along which it tells many nodes the same, and the order in which a node takes them.
  *
- * A message along the tree carries the list of its targets, with the number that it has among rank 0's messages to each. Rank 0 halves the list; the first
+ * A message along the tree carries the list of its targets, with the number that it has among rank 0's messages to each; neighbours with one number are one
+ * entry, so that the list of all is short. Rank 0 halves the list; the first
  * target of a half gets it, and passes it on to the halves of what follows. So a message may be overtaken by a later one that came straight or by another
  * tree: a node keeps those that come too early.
  *
@@ -13,10 +14,14 @@
 
 enum { TREE_BYTES = 64 << 20, TREE_MIN = 6 };
 
-typedef struct target { /* as it is sent */
-    int64_t rank;
+typedef struct target {
+    int rank;
     uint64_t seq; /* of rank 0's messages to it */
 } target;
+typedef struct targets { /* as they are sent: `n` ranks from the first one on */
+    int32_t first, n;
+    uint64_t seq;
+} targets;
 
 typedef struct held { /* a message that came before its predecessor */
     struct held *next;
@@ -36,10 +41,20 @@ static struct {
 /* ---- rank 0 ---------------------------------------------------------------------------------------------------------------------------------------- */
 uint64_t dt_tree_number(int to) { return tree.sent_to[to]++; }
 
-static bool to_first(const uint8_t *targets, size_t n, const void *data, size_t bytes, bool here) {
-    target first;
-    memcpy(&first, targets, sizeof first);
-    return dt_progress_along_tree((int)first.rank, (uint32_t)n, targets, sizeof first * n, data, bytes, here);
+/* To the first of n targets, with the list of all. False: out of host memory. */
+static bool to_first(const target *t, size_t n, const void *data, size_t bytes, bool here) {
+    targets *list = dt_malloc(sizeof *list * n);
+    size_t m = 0;
+    if (!list) return false;
+    for (size_t i = 0; i < n; i++) {
+        if (m && t[i].rank == list[m - 1].first + list[m - 1].n && t[i].seq == list[m - 1].seq)
+            list[m - 1].n++;
+        else
+            list[m++] = (targets){t[i].rank, 1, t[i].seq};
+    }
+    bool sent = dt_progress_along_tree(t->rank, (uint32_t)m, list, sizeof *list * m, data, bytes, here);
+    dt_free(list);
+    return sent;
 }
 
 dt_status dt_net_multicast(const int *to, int n, const void *data, size_t bytes) {
@@ -57,7 +72,7 @@ dt_status dt_net_multicast(const int *to, int n, const void *data, size_t bytes)
     }
     pthread_mutex_unlock(&tree.lock);
     int half = (n + 1) / 2;
-    bool sent = to_first((uint8_t *)t, (size_t)half, data, bytes, false) && to_first((uint8_t *)(t + half), (size_t)(n - half), data, bytes, false);
+    bool sent = to_first(t, (size_t)half, data, bytes, false) && to_first(t + half, (size_t)(n - half), data, bytes, false);
     dt_free(t);
     dt_progress_count(n, bytes * (size_t)n);
     return sent ? DT_OK : dt_fail(DT_E_NOMEM, "a message to %d nodes: out of host memory", n);
@@ -116,20 +131,36 @@ void dt_tree_deliver(uint64_t seq, const uint8_t *data, size_t bytes) {
     }
 }
 
-/* The first target is this process; the others are two subtrees, whose first ones get the message next. */
-void dt_tree_pass_on(size_t n, uint64_t data_bytes, const uint8_t *message, size_t bytes) {
-    size_t list = sizeof(target) * n;
-    target mine, next;
-    if (n == 0 || n > (size_t)dt_progress_size() || bytes != list + data_bytes) return;
-    memcpy(&mine, message, sizeof mine);
-    if (mine.rank != dt_progress_self()) return;
-    size_t half[3] = {1, 1 + n / 2, n};
-    for (int k = 0; k < 2; k++) {
-        const uint8_t *from = message + sizeof next * half[k];
-        if (half[k + 1] == half[k]) continue;
-        memcpy(&next, from, sizeof next);
-        if (next.rank < 0 || next.rank >= dt_progress_size()) return;
-        if (!to_first(from, half[k + 1] - half[k], message + list, data_bytes, true)) return;
+/* The targets of a message; NULL: they are not legal, or out of host memory. */
+static target *read_list(const uint8_t *message, size_t entries, size_t *n) {
+    size_t most = (size_t)dt_progress_size();
+    target *t = dt_malloc(sizeof *t * most);
+    *n = 0;
+    for (size_t i = 0; t && i < entries; i++) {
+        targets x;
+        memcpy(&x, message + sizeof x * i, sizeof x);
+        if (x.first < 0 || x.n < 1 || (size_t)x.n > most - *n || (size_t)x.first + (size_t)x.n > most) {
+            dt_free(t);
+            return NULL;
+        }
+        for (int k = 0; k < x.n; k++) t[(*n)++] = (target){x.first + k, x.seq};
     }
-    dt_tree_deliver(mine.seq, message + list, data_bytes);
+    return t;
+}
+
+/* The first target is this process; the others are two subtrees, whose first ones get the message next. */
+void dt_tree_pass_on(size_t entries, uint64_t data_bytes, const uint8_t *message, size_t bytes) {
+    size_t list = sizeof(targets) * entries, n;
+    if (entries == 0 || entries > (size_t)dt_progress_size() || data_bytes > bytes || bytes - data_bytes != list) return;
+    target *t = read_list(message, entries, &n);
+    if (!t) return;
+    if (t->rank == dt_progress_self()) {
+        const uint8_t *data = message + list;
+        size_t half[3] = {1, 1 + n / 2, n};
+        bool sent = true;
+        for (int k = 0; k < 2; k++)
+            if (half[k + 1] > half[k]) sent &= to_first(t + half[k], half[k + 1] - half[k], data, data_bytes, true);
+        if (sent) dt_tree_deliver(t->seq, data, data_bytes); /* without memory nobody below gets it: rank 0 will notice */
+    }
+    dt_free(t);
 }

@@ -25,6 +25,7 @@ int dt_engine_threads(void);
 typedef struct dt_engine_stats {
     uint64_t nodes, plans_built, plan_hits, plans_cached, programs_run, nodes_dead, calls_lowered;
     uint64_t evicted, recomputed; /* buffers given up under a budget; calls made again */
+    uint64_t plan_bytes;          /* of plans, written for other nodes */
 } dt_engine_stats;
 void dt_engine_stats_get(dt_engine_stats *out); /* approximate unless synchronised */
 

@@ -41,7 +41,8 @@ static struct {
     _Atomic(dt_error_t *) *lost; /* (dt_nodes,) why a node is lost; NULL while it lives */
     pthread_mutex_t lock;        /* of requests */
     request *requests;
-    uint64_t next_id, next_plan, next_file, seq;
+    uint64_t *next_id; /* (dt_nodes,) */
+    uint64_t next_plan, next_file, seq;
     dt_memory_stats *memory[DT_DEVICE_TYPES]; /* (DT_MAX_DEVICES,) of other nodes' devices; NULL: none was used */
     uint64_t *closed;                         /* files that nobody here has open any more; with `lock` */
     int n_closed, cap_closed;
@@ -57,7 +58,7 @@ static request *request_new(int node, dt_future *f) {
     r->node = node;
     r->future = f;
     pthread_mutex_lock(&remote.lock);
-    r->id = ++remote.next_id;
+    r->id = ++remote.next_id[node]; /* of each node, so that nodes which are asked the same are told the same */
     r->next = remote.requests;
     remote.requests = r;
     pthread_mutex_unlock(&remote.lock);
@@ -352,22 +353,28 @@ static dt_status index_nodes(dt_plan *p) {
 
 static bool on_node(void *ctx, dt_device d) { return dt_device_node(d) == *(int *)ctx; }
 
-/* To every node that takes part, or, if it cannot be written for one of them, to none. */
+/* To every node that takes part, or, if it cannot be written for one of them, to none. Nodes that do alike are told the same. */
 static dt_status send_plan(dt_plan *p) {
-    dt_wire *w = dt_calloc((size_t)p->n_told + 1, sizeof *w);
-    if (!w) return no_memory();
-    dt_status s = DT_OK;
-    for (int k = 0; k < p->n_told && !s; k++) s = dt_plan_write(p, on_node, &p->told[k].node, &w[k]);
-    if (!s) p->id = ++remote.next_plan;
-    for (int k = 0; k < p->n_told; k++) {
-        if (!s) {
-            dt_wire *to = entry(p->told[k].node, DT_M_PLAN);
-            dt_wire_u64(to, p->id);
-            dt_wire_put(to, w[k].data, w[k].n);
-        }
-        dt_wire_free(&w[k]);
+    dt_wire *w = dt_calloc((size_t)p->n_told + 1, sizeof *w); /* by the first of those that do alike */
+    int *node = dt_calloc((size_t)p->n_told + 1, sizeof *node), *first = dt_calloc((size_t)p->n_told + 1, sizeof *first), n;
+    dt_status s = w && node && first ? DT_OK : no_memory();
+    for (int k = 0; k < p->n_told && !s; k++) node[k] = p->told[k].node;
+    for (int k = 0; k < p->n_told && !s; k += n) {
+        s = dt_plan_write_alike(p, on_node, node + k, p->n_told - k, &w[k], &n);
+        for (int i = 0; i < n && !s; i++) first[k + i] = k;
+        dt_the_engine.stats.plan_bytes += w[k].n;
     }
+    if (!s) p->id = ++remote.next_plan;
+    for (int k = 0; k < p->n_told && !s; k++) {
+        dt_wire *to = entry(node[k], DT_M_PLAN);
+        dt_wire_u64(to, p->id);
+        dt_wire_u64(to, (uint64_t)node[first[k]]);
+        dt_wire_put(to, w[first[k]].data, w[first[k]].n);
+    }
+    for (int k = 0; w && k < p->n_told; k++) dt_wire_free(&w[k]);
     dt_free(w);
+    dt_free(node);
+    dt_free(first);
     return s;
 }
 
@@ -694,9 +701,10 @@ dt_status dt_remote_start(void) {
     if (dt_net_started()) return dt_net_start(&hooks, dt_ops_hash(), START_S);
     int n = dt_net_size();
     remote.ids = dt_calloc((size_t)n, sizeof *remote.ids);
+    remote.next_id = dt_calloc((size_t)n, sizeof *remote.next_id);
     remote.taken = dt_calloc((size_t)n, sizeof *remote.taken);
     remote.lost = dt_calloc((size_t)n, sizeof *remote.lost);
-    if (!remote.ids || !remote.taken || !remote.lost) return no_memory();
+    if (!remote.ids || !remote.next_id || !remote.taken || !remote.lost) return no_memory();
     DT_TRY(dt_talk_start(n));
     DT_TRY(dt_net_start(&hooks, dt_ops_hash(), START_S));
     dt_buf_drop_elsewhere = drop_remote;

@@ -6,9 +6,10 @@
 
 #include "plan/history.h"
 
-typedef struct dt_talk {    /* with one node */
-    dt_wire wire, attached; /* entries, and the bulk data of some of them, to be sent */
-    dt_history history;
+typedef struct dt_talk {         /* with one node */
+    dt_wire wire, attached;      /* entries, and the bulk data of some of them, to be sent */
+    dt_history history, before;  /* before the flush, of a leader */
+    size_t shortened;            /* bytes that a leader made of its stream's new part */
     uint64_t sent, seq, request; /* runs; the last one's seq; the last request's id */
 } dt_talk;
 

@@ -140,9 +140,10 @@ static dt_status pending_new(uint64_t id, int kind, dt_hostbuf *buf, dt_future *
 
 /* ---- plans and runs ---------------------------------------------------------------------------------------------------------------------------------- */
 static dt_status on_plan(dt_unwire *u) {
-    uint64_t id = dt_unwire_u64(u);
+    uint64_t id = dt_unwire_u64(u), first = dt_unwire_u64(u);
     dt_plan *p;
-    DT_TRY(dt_plan_read(u, &p));
+    if (u->bad || first > (uint64_t)dt_node_self) return nonsense("a plan of later nodes");
+    DT_TRY(dt_plan_read_alike(u, (uint64_t)dt_node_self - first, &p));
     for (int i = 0; i < p->n_programs; i++)
         if (!dt_device_here(p->program[i].device)) {
             dt_plan_unref(p);

@@ -107,6 +107,15 @@ void dt_history_write(dt_history *h, const uint8_t *p, size_t n, dt_wire *out) {
         from = i;
     }
     put_literal(p + from, n - from, out);
+    h->digest = dt_hash_bytes(p, n, h->digest);
+}
+
+bool dt_history_alike(const dt_history *a, const dt_history *b) { return a->n == b->n && a->distance == b->distance && a->digest == b->digest; }
+
+void dt_history_follow(dt_history *h, const uint8_t *p, size_t n, const dt_history *other) {
+    take(h, p, n, n);
+    h->distance = other->distance;
+    h->digest = other->digest;
 }
 
 static dt_status bad_message(void) { return dt_fail(DT_E_INTERNAL, "a message to a node is damaged: its bytes cannot be restored"); }

@@ -19,6 +19,7 @@ typedef struct dt_history {
     uint8_t *ring;     /* (DT_HISTORY,) */
     uint64_t n;        /* bytes of the stream so far */
     uint64_t distance; /* of the last copy */
+    uint64_t digest;   /* writer: of the stream so far */
     uint64_t *seen;    /* (DT_HISTORY_HASHES,) writer: where eight bytes of this hash were last, plus one */
 } dt_history;
 
@@ -26,6 +27,9 @@ dt_status dt_history_init(dt_history *h, bool writer) DT_WUR;
 void dt_history_free(dt_history *h);
 /* The next n bytes of the stream, as a message appended to out. */
 void dt_history_write(dt_history *h, const uint8_t *p, size_t n, dt_wire *out);
+/* Writers of equal streams, in the same state: a message of one can be sent by the other, which then follows it: h gets the bytes p and is as `other`, that wrote them. */
+bool dt_history_alike(const dt_history *a, const dt_history *b);
+void dt_history_follow(dt_history *h, const uint8_t *p, size_t n, const dt_history *other);
 /* A message's bytes, appended to out, at most `limit`. E_INTERNAL when it is not one. */
 dt_status dt_history_read(dt_history *h, dt_unwire *u, size_t limit, dt_wire *out) DT_WUR;
 

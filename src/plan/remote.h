@@ -5,7 +5,7 @@
 
 enum {
     /* controller -> node */
-    DT_M_PLAN = 1,  /* id, plan */
+    DT_M_PLAN = 1,  /* id, first of the nodes that get the same, plan and steps (plan/alike.c) */
     DT_M_DROP_PLAN, /* id */
     DT_M_RUN,   /* plan id, seq since the last run, numbers and sites that differ from its last run's; per program: ids and offsets of inputs, ids of results */
     DT_M_FREE,  /* buffer id */

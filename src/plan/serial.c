@@ -68,11 +68,16 @@ static void get_geom(dt_unwire *u, dt_geom *g, int ndim) {
 static void put_attr(dt_wire *w, const dt_op *op, const void *attr) {
     dt_wire_u64(w, attr ? op->attrs.size : 0);
     if (!attr || !op->attrs.size) return;
-    size_t at = w->n;
-    dt_wire_put(w, attr, op->attrs.size);
     const dt_op_info *info = dt_op_get_info(op);
-    for (int k = 0; k < info->n_params && !w->failed; k++) /* no address leaves the process */
-        if (info->param[k].kind == DT_PK_STR) memset(w->data + at + info->param[k].offset, 0, sizeof(char *));
+    uint8_t plain[MAX_ATTR];
+    if (op->attrs.size > sizeof plain) {
+        w->failed = true; /* none is so large; the reader would refuse it */
+        return;
+    }
+    memcpy(plain, attr, op->attrs.size);
+    for (int k = 0; k < info->n_params; k++) /* no address leaves the process */
+        if (info->param[k].kind == DT_PK_STR) memset(plain + info->param[k].offset, 0, sizeof(void *));
+    dt_wire_put(w, plain, op->attrs.size);
     for (int k = 0; k < info->n_params; k++) {
         if (info->param[k].kind != DT_PK_STR) continue;
         const char *s;
@@ -539,7 +544,9 @@ static bool coll_here(const dt_coll *c, dt_device_fn here, void *ctx) {
     return false;
 }
 
-dt_status dt_plan_write(const dt_plan *p, dt_device_fn here, void *ctx, dt_wire *w) {
+dt_status dt_plan_write(const dt_plan *p, dt_device_fn here, void *ctx, dt_wire *w) { return dt_plan_write_colls(p, here, ctx, w, NULL); }
+
+dt_status dt_plan_write_colls(const dt_plan *p, dt_device_fn here, void *ctx, dt_wire *w, size_t *coll_end) {
     uint64_t n = 0;
     for (int i = 0; i < p->n_programs; i++) n += here(ctx, p->program[i].device);
     dt_wire_u64(w, (uint64_t)p->n_nodes);
@@ -548,7 +555,12 @@ dt_status dt_plan_write(const dt_plan *p, dt_device_fn here, void *ctx, dt_wire 
     for (int i = 0; i < p->n_colls; i++) {
         bool want = p->coll[i] && p->coll[i]->index >= 0 && coll_here(p->coll[i], here, ctx); /* others stand with their instruction */
         dt_wire_u64(w, want);
-        if (want) put_coll(w, p->coll[i]);
+        if (!want) continue;
+        if (w->like && coll_end) /* whole, whoever takes part: it was compared with itself */
+            (void)dt_like_skip(w->like, coll_end[i]);
+        else
+            put_coll(w, p->coll[i]);
+        if (!w->like && coll_end) coll_end[i] = w->n;
     }
     dt_wire_u64(w, n);
     for (int i = 0; i < p->n_programs; i++)

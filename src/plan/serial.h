@@ -12,10 +12,12 @@
 
 #include "plan/program.h"
 
+typedef struct dt_like dt_like;
 typedef struct dt_wire { /* grows; a failed allocation is remembered and reported at the end */
     uint8_t *data;
     size_t n, cap;
     bool failed;
+    dt_like *like; /* then nothing is written, but compared with what was (alike.c) */
 } dt_wire;
 void dt_wire_put(dt_wire *w, const void *p, size_t bytes);
 void dt_wire_long(dt_wire *w, uint64_t v);
@@ -44,6 +46,14 @@ const char *dt_unwire_text(dt_unwire *u);           /* interned */
 /* Programs of the devices for which `here` says so. */
 typedef bool (*dt_device_fn)(void *ctx, dt_device d);
 dt_status dt_plan_write(const dt_plan *p, dt_device_fn here, void *ctx, dt_wire *out) DT_WUR;
+/* The same for node[0], and for as many of those that follow, in rising order, as get the same but for numbers that grow evenly: *n_alike in all. ctx of `here` is one of `node`. */
+dt_status dt_plan_write_alike(const dt_plan *p, dt_device_fn here, int *node, int n, dt_wire *out, int *n_alike) DT_WUR;
+dt_status dt_plan_read_alike(dt_unwire *u, uint64_t distance, dt_plan **out) DT_WUR; /* by the node that is so far from the first one */
+/* dt_plan_write; where collectives end in the bytes is noted, or, when comparing, known: coll_end (n_colls,) or NULL. */
+dt_status dt_plan_write_colls(const dt_plan *p, dt_device_fn here, void *ctx, dt_wire *out, size_t *coll_end) DT_WUR;
+void dt_like_u64(dt_like *l, uint64_t v);
+void dt_like_put(dt_like *l, const void *p, size_t bytes);
+bool dt_like_skip(dt_like *l, size_t to); /* what lies before `to` is known to be equal */
 /* What of a run's numbers and sites differs from the plan's last one, which they then are. Both sides keep them. */
 dt_status dt_plan_changes(dt_plan *p, const dt_run *r, dt_wire *out) DT_WUR;
 dt_status dt_plan_changes_read(dt_plan *p, dt_run *r, dt_unwire *u) DT_WUR;

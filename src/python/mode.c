@@ -336,9 +336,9 @@ static PyObject *comm_devices(PyObject *m, PyObject *none) {
 static PyObject *engine_stats(PyObject *m, PyObject *none) {
     dt_engine_stats s;
     dt_engine_stats_get(&s);
-    return Py_BuildValue("{s:K,s:K,s:K,s:K,s:K,s:K,s:K,s:n,s:K,s:K}", "nodes", s.nodes, "plans_built", s.plans_built, "plan_hits", s.plan_hits, "plans_cached",
-                         s.plans_cached, "programs_run", s.programs_run, "nodes_dead", s.nodes_dead, "calls_lowered", s.calls_lowered, "calls_interned",
-                         (Py_ssize_t)dt_calls_count(), "evicted", s.evicted, "recomputed", s.recomputed);
+    return Py_BuildValue("{s:K,s:K,s:K,s:K,s:K,s:K,s:K,s:n,s:K,s:K,s:K}", "nodes", s.nodes, "plans_built", s.plans_built, "plan_hits", s.plan_hits,
+                         "plans_cached", s.plans_cached, "programs_run", s.programs_run, "nodes_dead", s.nodes_dead, "calls_lowered", s.calls_lowered,
+                         "calls_interned", (Py_ssize_t)dt_calls_count(), "evicted", s.evicted, "recomputed", s.recomputed, "plan_bytes", s.plan_bytes);
 }
 
 /* (counters, [(replay, text, count)], [(replay, text, file, line)] oldest first) */

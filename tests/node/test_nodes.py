@@ -283,6 +283,46 @@ def test_what_a_step_says_does_not_depend_on_how_many_calls_it_has(tmp_path, nod
     assert few[1] <= 200 and many[1] <= 200, (few, many)  # bytes
 
 
+WHAT_RANK_0_DOES = """
+import dtorch
+from dtorch import Replicate, Shard, distribute_tensor, init_device_mesh
+nodes = dtorch._C._node_info()[0]
+mesh = init_device_mesh("cpu", (nodes,))
+def stats():
+    return [dtorch._C._engine_stats()["plan_bytes"], dtorch._C._net_stats()["posted"], dtorch._C._net_stats()["posted_bytes"]]
+for work in (lambda x, w: (x * 2 + 1).relu() @ w, lambda x, w: dtorch.rand_like(x) - x.softmax(1), lambda x, w: x.exp().cumsum(1)[:, 1:]):
+    found = []
+    for k in range(6):  # of other shapes, so that plans are made; on a busy machine the client may pause and a subgraph be cut: the least of all
+        x = distribute_tensor(dtorch.ones(8 * nodes, 130 + k), mesh, [Shard(0)])
+        w = distribute_tensor(dtorch.ones(130 + k, 5), mesh, [Replicate()])
+        dtorch.synchronize()
+        before = stats()
+        z = work(x, w)
+        dtorch.synchronize()
+        found.append([b - a for a, b in zip(before, stats())])
+    print(*(min(column) for column in zip(*found)))
+print(z.sum().item() > 0)
+"""
+
+
+@pytest.mark.skipif(NODE is None, reason="no dtorch-node")
+def test_what_rank_0_says_of_plans_does_not_depend_on_how_many_nodes_do_alike(tmp_path):
+    """Plans are written once for nodes whose numbers grow evenly, and go out along a tree of two branches: bytes written, messages and bytes posted."""
+    path = tmp_path / "program.py"
+    path.write_text(WHAT_RANK_0_DOES)
+    found = []
+    for nodes in (9, 15):
+        command = [MPIEXEC, "-n", "1", sys.executable, str(path), ":", "-n", str(nodes - 1), NODE]
+        out = subprocess.run(command, env=environment(MPIEXEC, {"DTORCH_PREFIX": sys.prefix}), capture_output=True, text=True, timeout=110, check=False)
+        assert out.returncode == 0, out.stderr
+        lines = out.stdout.splitlines()
+        assert lines[3] == "True"
+        found.append([[int(v) for v in line.split()] for line in lines[:3]])
+    for few, many in zip(*found):
+        assert few[0] > 100 and many[0] <= few[0] + 8, found  # a number may take another byte
+        assert many[1] <= few[1] and many[2] <= few[2] + 64, found
+
+
 SIMULATED = """
 import dtorch
 from dtorch import Replicate, Shard, distribute_tensor, init_device_mesh, models

@@ -117,6 +117,78 @@ TEST(plans_come_back_alike) {
     CHECK(each_plan(check_round_trip) >= 2);
 }
 
+static bool exactly(void *ctx, dt_device d) { return (int)dt_device_index(d) == *(int *)ctx; }
+
+/* Every device but the first a node: what each restores of what was written for all is what is written for it alone. */
+static int alike;
+static void check_alike(const dt_plan *p) {
+    int node[4] = {0, 1, 2, 3}, n;
+    for (int first = 1; first < p->n_programs; first += n) { /* without the controller's own, which is the first of replicas */
+        dt_wire together = {0};
+        REQUIRE_OK(dt_plan_write_alike(p, exactly, node + first, p->n_programs - first, &together, &n));
+        REQUIRE(n >= 1 && n <= p->n_programs - first);
+        alike += n - 1;
+        for (int k = 0; k < n; k++) {
+            dt_wire alone = {0}, restored = {0};
+            dt_unwire u = {together.data, together.n, 0, false};
+            dt_plan *q;
+            write_plan(p, exactly, &node[first + k], &alone);
+            REQUIRE_OK(dt_plan_read_alike(&u, (uint64_t)k, &q));
+            CHECK_INT(u.at, u.n);
+            CHECK_INT(q->program[0].device, p->program[first + k].device);
+            write_plan(q, all, NULL, &restored);
+            CHECK(alone.n == restored.n && !memcmp(alone.data, restored.data, alone.n));
+            dt_plan_unref(q);
+            dt_wire_free(&alone);
+            dt_wire_free(&restored);
+        }
+        dt_wire_free(&together);
+    }
+}
+
+TEST(plans_of_nodes_that_do_alike_are_written_once) {
+    work("S0,R", "R,S1"); /* 10 rows and 9 columns by two: uneven, of another size on every second device */
+    work("S0,S1", "R,S0");
+    CHECK(each_plan(check_alike) >= 2);
+    int uneven = alike;
+    dt_scope *s = dt_scope_new();
+    const dt_mesh *mesh = dt_mesh_cpu(1, (int64_t[]){4}, (const char *const[]){"dp"});
+    dt_tensor *x = iota(s, mesh, 8, 6, "S0"), *w = iota(s, mesh, 6, 6, "R");
+    dt_tensor *y = dt_relu(s, dt_add(s, dt_matmul(s, x, w), DT_V(dt_cumsum(s, x, 1, DT_DTYPE_NONE))));
+    y = dt_sub(s, y, DT_V(dt_sum(s, y, DT_DIMS(0), true, DT_DTYPE_NONE))); /* an all-reduce */
+    float got[48];
+    REQUIRE_OK(dt_read(y, got, sizeof got));
+    dt_scope_free(s);
+    alike = 0;
+    CHECK(each_plan(check_alike) > 0);
+    CHECK(alike >= uneven + 2); /* shards of the new ones begin at 2, 4 and 6 */
+}
+
+static void damage_alike(const dt_plan *p) {
+    int node[4] = {0, 1, 2, 3}, n;
+    dt_wire w = {0};
+    REQUIRE_OK(dt_plan_write_alike(p, exactly, node, p->n_programs, &w, &n));
+    for (int i = 0; i < 1500; i++) {
+        uint8_t *copy = malloc(w.n);
+        memcpy(copy, w.data, w.n);
+        for (uint32_t k = 1 + rnd(3); k; k--) copy[rnd(rnd(2) ? (uint32_t)w.n : 12)] = (uint8_t)rnd(256);
+        size_t cut = rnd(4) ? w.n : rnd((uint32_t)w.n);
+        uint8_t *exact = malloc(cut ? cut : 1);
+        memcpy(exact, copy, cut);
+        dt_unwire u = {exact, cut, 0, false};
+        dt_plan *q;
+        if (!dt_plan_read_alike(&u, rnd(2) ? rnd(4) : rng, &q)) dt_plan_unref(q);
+        free(exact);
+        free(copy);
+    }
+    dt_wire_free(&w);
+}
+
+TEST(damaged_steps_are_refused_or_harmless) {
+    work("S0,R", "R,S1");
+    CHECK(each_plan(damage_alike) >= 1);
+}
+
 TEST(damaged_plans_are_refused_or_harmless) {
     work("S0,R", "R,S1");
     work("S1,S0", "S0,R");
