@@ -95,7 +95,7 @@ def steps():
     params = [nn.Parameter(torch.randn(8, 8)) for _ in range(1000)]
     for p in params:
         p.grad = torch.zeros(8, 8)
-    for name in ("SGD", "Adam", "AdamW", "RMSprop", "Adagrad"):
+    for name in ("SGD", "Adam", "AdamW", "RMSprop", "Adagrad", "Adadelta", "Adamax", "NAdam", "RAdam", "ASGD", "Rprop"):
         optimizer = getattr(torch.optim, name)(params, lr=1e-3)
         caller(f"{name}.step() of 1,000 parameters", optimizer.step, 5, 7)
     caller("clip_grad_norm_ of 1,000 parameters", lambda: nn.utils.clip_grad_norm_(params, 1.0), 5, 7)

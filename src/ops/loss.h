@@ -10,11 +10,4 @@ typedef struct dt_loss_attr { /* rows of nll_loss and cross_entropy; input (N, C
     dt_ints shape; /* of the input, for gradients that do not see it */
 } dt_loss_attr;
 
-typedef struct dt_adam_attr {
-    bool decoupled, maximize;
-} dt_adam_attr;
-typedef struct dt_sgd_attr {
-    bool nesterov, maximize, first;
-} dt_sgd_attr;
-
 #endif

@@ -1,14 +1,28 @@
 /* Optimizer steps, in place: one pass over a parameter and its state. Numbers that change from step to step are run-time inputs.
  *
- * All operands of the parameter's shape are sharded alike; nothing else is legal, since the update is not linear. */
+ * All operands of the parameter's shape are sharded alike; nothing else is legal, since the update is not linear.
+ *
+ * Operands are, in this order: the parameter, its gradient, the state's tensors, numbers; results: the parameter and the state's tensors. The
+ * numbers come from Python (dtorch.optim), one tuple for all parameters that have taken as many steps. */
+#include "ops/optim.h"
 #include "dtorch_ops.h"
 #include "ops/compose.h"
-#include "ops/loss.h"
 
 DT_CPU_KERNEL(adam_step);
 DT_CPU_KERNEL(adam_step_amsgrad);
 DT_CPU_KERNEL(sgd_step);
 DT_CPU_KERNEL(sgd_step_momentum);
+DT_CPU_KERNEL(adagrad_step);
+DT_CPU_KERNEL(adadelta_step);
+DT_CPU_KERNEL(adamax_step);
+DT_CPU_KERNEL(nadam_step);
+DT_CPU_KERNEL(radam_step);
+DT_CPU_KERNEL(rmsprop_step);
+DT_CPU_KERNEL(rmsprop_step_momentum);
+DT_CPU_KERNEL(rmsprop_step_centered);
+DT_CPU_KERNEL(rmsprop_step_centered_momentum);
+DT_CPU_KERNEL(asgd_step);
+DT_CPU_KERNEL(rprop_step);
 
 /* Output k is like the k-th written input; every tensor has the parameter's shape; numbers become f64. */
 static dt_status infer(dt_node *n) {
@@ -50,7 +64,7 @@ const dt_op dt_op_adam_update = {
            "Tensor, Tensor)",
     .doc = "One step of Adam or AdamW without amsgrad, in place; see adam_step.",
     .where = DT_HIDDEN,
-    .attrs = DT_ATTRS(dt_adam_attr, DT_FIELD(dt_adam_attr, decoupled), DT_FIELD(dt_adam_attr, maximize)),
+    .attrs = DT_ATTRS(dt_optim_attr, DT_FIELD(dt_optim_attr, decoupled), DT_FIELD(dt_optim_attr, maximize)),
     .flags = DT_F_STRIDED,
     .infer = infer,
     .place = place,
@@ -64,7 +78,7 @@ const dt_op dt_op_adam_update_amsgrad = {
            "-> (Tensor, Tensor, Tensor, Tensor)",
     .doc = "One step of Adam or AdamW with amsgrad, in place; see adam_step.",
     .where = DT_HIDDEN,
-    .attrs = DT_ATTRS(dt_adam_attr, DT_FIELD(dt_adam_attr, decoupled), DT_FIELD(dt_adam_attr, maximize)),
+    .attrs = DT_ATTRS(dt_optim_attr, DT_FIELD(dt_optim_attr, decoupled), DT_FIELD(dt_optim_attr, maximize)),
     .flags = DT_F_STRIDED,
     .infer = infer,
     .place = place,
@@ -99,7 +113,7 @@ const dt_op dt_op_sgd_update = {
     .sig = "sgd_update(Tensor! param, Tensor grad, Scalar lr, Scalar weight_decay, bool maximize=False) -> Tensor",
     .doc = "One step of SGD without momentum, in place; see sgd_step.",
     .where = DT_HIDDEN,
-    .attrs = DT_ATTRS(dt_sgd_attr, DT_FIELD(dt_sgd_attr, maximize)),
+    .attrs = DT_ATTRS(dt_optim_attr, DT_FIELD(dt_optim_attr, maximize)),
     .flags = DT_F_STRIDED,
     .infer = infer,
     .place = place,
@@ -111,7 +125,7 @@ const dt_op dt_op_sgd_update_momentum = {
            "bool nesterov=False, bool maximize=False, bool first=False) -> (Tensor, Tensor)",
     .doc = "One step of SGD with momentum, in place; see sgd_step.",
     .where = DT_HIDDEN,
-    .attrs = DT_ATTRS(dt_sgd_attr, DT_FIELD(dt_sgd_attr, nesterov), DT_FIELD(dt_sgd_attr, maximize), DT_FIELD(dt_sgd_attr, first)),
+    .attrs = DT_ATTRS(dt_optim_attr, DT_FIELD(dt_optim_attr, nesterov), DT_FIELD(dt_optim_attr, maximize), DT_FIELD(dt_optim_attr, first)),
     .flags = DT_F_STRIDED,
     .infer = infer,
     .place = place,
@@ -137,3 +151,52 @@ const dt_op dt_op_sgd_step = {
     .where = DT_HIDDEN,
     .compose = sgd_compose,
 };
+
+/* ---- steps that only dtorch.optim takes ------------------------------------------------------------------------------------------------ */
+#define STEP(name, kernel, state, numbers, results, text)                                                          \
+    const dt_op dt_op_##name = {                                                                                   \
+        .sig = #name "(Tensor! param, Tensor grad, " state ", " numbers ", bool maximize=False) -> (" results ")", \
+        .doc = text,                                                                                               \
+        .where = DT_HIDDEN,                                                                                        \
+        .attrs = DT_ATTRS(dt_optim_attr, DT_FIELD(dt_optim_attr, maximize)),                                       \
+        .flags = DT_F_STRIDED,                                                                                     \
+        .infer = infer,                                                                                            \
+        .place = place,                                                                                            \
+        .kernels = {{DT_CPU, DT_FLOATS, dt_cpu_##kernel, DT_K_CONTIGUOUS}},                                        \
+    }
+#define DECAY "With L2 weight decay the gradient is d = g + weight_decay p (maximize: -g). "
+#define SHRUNK DECAY "Before all, p *= shrink. "
+
+STEP(adagrad_update, adagrad_step, "Tensor! sum", "Scalar weight_decay, Scalar rate, Scalar eps", "Tensor, Tensor",
+     "One step of Adagrad, in place. " DECAY "s += d^2; p -= rate d / (sqrt(s) + eps). Duchi et al., 2011.");
+STEP(adadelta_update, adadelta_step, "Tensor! square_avg, Tensor! acc_delta", "Scalar weight_decay, Scalar lr, Scalar rho, Scalar eps",
+     "Tensor, Tensor, Tensor",
+     "One step of Adadelta, in place. " DECAY
+     "v = rho v + (1 - rho) d^2; x = sqrt(u + eps) / sqrt(v + eps) d; u = rho u + (1 - rho) x^2; p -= lr x. Zeiler, 2012.");
+STEP(adamax_update, adamax_step, "Tensor! exp_avg, Tensor! exp_inf", "Scalar weight_decay, Scalar rate, Scalar beta1, Scalar beta2, Scalar eps",
+     "Tensor, Tensor, Tensor",
+     "One step of Adamax, in place. " DECAY "m = beta1 m + (1 - beta1) d; u = max(beta2 u, |d| + eps); p -= rate m / u. Kingma & Ba, 2015.");
+STEP(nadam_update, nadam_step, "Tensor! exp_avg, Tensor! exp_avg_sq",
+     "Scalar weight_decay, Scalar shrink, Scalar beta1, Scalar beta2, Scalar eps, Scalar bias_correction2, Scalar rate_grad, Scalar rate_avg",
+     "Tensor, Tensor, Tensor",
+     "One step of NAdam, in place. " SHRUNK "m = beta1 m + (1 - beta1) d; v = beta2 v + (1 - beta2) d^2; p -= (rate_grad d + rate_avg m) / (sqrt(v / "
+     "bias_correction2) + eps), each quotient by itself. Dozat, 2016.");
+STEP(radam_update, radam_step, "Tensor! exp_avg, Tensor! exp_avg_sq",
+     "Scalar weight_decay, Scalar shrink, Scalar beta1, Scalar beta2, Scalar eps, Scalar rate, Scalar rectified", "Tensor, Tensor, Tensor",
+     "One step of RAdam, in place. " SHRUNK "m = beta1 m + (1 - beta1) d; v = beta2 v + (1 - beta2) d^2; p -= rate m, divided by sqrt(v) + eps if rectified is "
+     "not 0. Liu et al., 2020.");
+#define RMSPROP \
+    "One step of RMSprop, in place. " DECAY "v = alpha v + (1 - alpha) d^2; with grad_avg a = alpha a + (1 - alpha) d; x = d / (sqrt(v - a^2) + eps); "
+STEP(rmsprop_update, rmsprop_step, "Tensor! square_avg", "Scalar weight_decay, Scalar lr, Scalar alpha, Scalar eps", "Tensor, Tensor", RMSPROP "p -= lr x.");
+STEP(rmsprop_update_momentum, rmsprop_step_momentum, "Tensor! square_avg, Tensor! momentum_buffer",
+     "Scalar weight_decay, Scalar lr, Scalar alpha, Scalar eps, Scalar momentum", "Tensor, Tensor, Tensor", RMSPROP "b = momentum b + x; p -= lr b.");
+STEP(rmsprop_update_centered, rmsprop_step_centered, "Tensor! square_avg, Tensor! grad_avg", "Scalar weight_decay, Scalar lr, Scalar alpha, Scalar eps",
+     "Tensor, Tensor, Tensor", RMSPROP "p -= lr x.");
+STEP(rmsprop_update_centered_momentum, rmsprop_step_centered_momentum, "Tensor! square_avg, Tensor! grad_avg, Tensor! momentum_buffer",
+     "Scalar weight_decay, Scalar lr, Scalar alpha, Scalar eps, Scalar momentum", "Tensor, Tensor, Tensor, Tensor", RMSPROP "b = momentum b + x; p -= lr b.");
+STEP(asgd_update, asgd_step, "Tensor! ax", "Scalar weight_decay, Scalar shrink, Scalar eta, Scalar mu", "Tensor, Tensor",
+     "One step of averaged gradient descent, in place. " DECAY "p = shrink p - eta d; ax += mu (p - ax), or ax = p if mu is 1. Polyak & Juditsky, 1992.");
+STEP(
+    rprop_update, rprop_step, "Tensor! prev, Tensor! step_size", "Scalar shorter, Scalar longer, Scalar lowest, Scalar highest", "Tensor, Tensor, Tensor",
+    "One step of Rprop, in place. An element's step size is multiplied by `longer` if its gradient keeps the sign it had (prev), by `shorter` if that changes, "
+    "when the gradient counts as 0; it stays within [lowest, highest]. p -= sign(g) step_size. Riedmiller & Braun, 1993.");

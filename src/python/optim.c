@@ -1,12 +1,25 @@
-/* The loops of optimisers that take the same step for each of many parameters: in C, since for small tensors the interpreter took as long as the
- * calls. The state of a parameter stays a dict of Python's, which programs read, change and save.
+/* The loop of optimisers that take the same step for each of many parameters: in C, since for small tensors the interpreter took as long as the
+ * calls. The state of a parameter stays a dict of Python's, which programs read, change and save: its tensors are operands of the step's
+ * operator, and its numbers (how many steps were taken, …) decide the numbers of the call.
  *
- * A loop ends at a parameter that has a gradient but lacks state, and returns its number: the class makes the state and calls again. */
+ * Most parameters have taken as many steps as their neighbours, so the class is asked for a call's numbers only when those of the state are
+ * others than the parameter's before:
+ *
+ *      state["step"], …  ──rates(step, …)──>  (numbers of the call, what is in the state afterwards)
+ *
+ * The loop ends at a parameter that has a gradient but lacks state, and returns its number: the class makes the state and calls again. */
 #include "python/py.h"
 
-#include <math.h>
+enum { KEYS = 4 }; /* tensors of a state, and numbers of one, at most */
 
-static PyObject *s_step, *s_exp_avg, *s_exp_avg_sq, *s_max_exp_avg_sq, *s_momentum_buffer, *one;
+typedef struct loop {
+    PyObject *states, *tensors, *numbers, *rates; /* dict, tuple of keys, tuple of keys, callable; borrowed */
+    const dt_op *op;
+    dt_args a;
+    int at;               /* the first number among the operands */
+    PyObject *seen[KEYS]; /* the state's numbers that `operands` and `next` were made for; referenced */
+    PyObject *next;       /* tuple: the state's numbers after the step; referenced. NULL: nothing seen yet */
+} loop;
 
 /* The gradient of p, borrowed; NULL without one, or with *bad. */
 static dt_tensor *gradient_of(PyObject *p, bool *bad) {
@@ -21,153 +34,138 @@ static dt_tensor *gradient_of(PyObject *p, bool *bad) {
     return s ? NULL : dt_tensor_grad(dt_py_tensor_of(p));
 }
 
-/* A tensor of the state; KeyError or TypeError. */
-static bool state_tensor(PyObject *state, PyObject *key, dt_arg *out) {
+/* An entry of the state, borrowed; KeyError. */
+static PyObject *entry(PyObject *state, PyObject *key) {
     PyObject *v = PyDict_GetItemWithError(state, key);
-    if (v && dt_py_is_tensor(v)) {
-        *out = DT_PY_ARG_T(dt_py_tensor_of(v));
-        return true;
-    }
-    if (v)
-        PyErr_Format(PyExc_TypeError, "an optimizer's state '%U' must be a Tensor, not %s", key, dt_py_type_name(v));
-    else if (!PyErr_Occurred())
-        PyErr_SetObject(PyExc_KeyError, key);
-    return false;
+    if (!v && !PyErr_Occurred()) PyErr_SetObject(PyExc_KeyError, key);
+    return v;
 }
 
-/* state["step"] += 1; *t is what it is then. */
-static bool count_step(PyObject *state, double *t) {
-    PyObject *v = PyDict_GetItemWithError(state, s_step);
-    if (!v) {
-        if (!PyErr_Occurred()) PyErr_SetObject(PyExc_KeyError, s_step);
-        return false;
+/* 1: the state's tensors are operands; 0: one is None, as good as no state; -1: exception. */
+static int take_tensors(loop *l, PyObject *state) {
+    for (Py_ssize_t i = 0; i < PyTuple_GET_SIZE(l->tensors); i++) {
+        PyObject *key = PyTuple_GET_ITEM(l->tensors, i), *v = entry(state, key);
+        if (!v) return -1;
+        if (v == Py_None) return 0;
+        if (!dt_py_is_tensor(v)) {
+            PyErr_Format(PyExc_TypeError, "an optimizer's state '%S' must be a Tensor, not %s", key, dt_py_type_name(v));
+            return -1;
+        }
+        l->a.a[2 + i] = DT_PY_ARG_T(dt_py_tensor_of(v));
     }
-    PyObject *next = PyNumber_Add(v, one);
-    *t = next ? PyFloat_AsDouble(next) : -1;
-    bool ok = next && !PyErr_Occurred() && PyDict_SetItem(state, s_step, next) == 0;
-    Py_XDECREF(next);
+    return 1;
+}
+
+static void forget(loop *l) {
+    for (int i = 0; i < KEYS; i++) Py_CLEAR(l->seen[i]);
+    Py_CLEAR(l->next);
+}
+
+/* Asks for the numbers of a call, and of the state after it. */
+static bool ask(loop *l, PyObject *const *now) {
+    forget(l);
+    Py_ssize_t n = PyTuple_GET_SIZE(l->numbers);
+    for (Py_ssize_t i = 0; i < n; i++) l->seen[i] = Py_NewRef(now[i]);
+    PyObject *both = PyObject_Vectorcall(l->rates, l->seen, (size_t)n, NULL), *given, *next;
+    bool ok = both && PyArg_ParseTuple(both, "O!O!", &PyTuple_Type, &given, &PyTuple_Type, &next);
+    if (ok && (PyTuple_GET_SIZE(next) != n || l->at + PyTuple_GET_SIZE(given) > DT_MAX_PARAMS)) {
+        PyErr_Format(PyExc_ValueError, "rates: %zd numbers of a state and %zd operands do not fit", PyTuple_GET_SIZE(next), PyTuple_GET_SIZE(given));
+        ok = false;
+    }
+    for (Py_ssize_t i = 0; ok && i < PyTuple_GET_SIZE(given); i++) {
+        double v = PyFloat_AsDouble(PyTuple_GET_ITEM(given, i));
+        ok = v != -1 || !PyErr_Occurred();
+        l->a.a[l->at + i] = DT_PY_ARG_F(v);
+    }
+    if (ok) l->next = Py_NewRef(next);
+    Py_XDECREF(both);
     return ok;
 }
 
+/* The operands that are numbers; the state's numbers become those after the step. */
+static bool take_numbers(loop *l, PyObject *state) {
+    PyObject *now[KEYS];
+    Py_ssize_t n = PyTuple_GET_SIZE(l->numbers);
+    bool same = l->next != NULL;
+    for (Py_ssize_t i = 0; i < n; i++) {
+        if (!(now[i] = entry(state, PyTuple_GET_ITEM(l->numbers, i)))) return false;
+        if (!same || now[i] == l->seen[i]) continue;
+        int equal = PyObject_RichCompareBool(now[i], l->seen[i], Py_EQ);
+        if (equal < 0) return false;
+        same = equal;
+    }
+    if (!same && !ask(l, now)) return false;
+    for (Py_ssize_t i = 0; i < n; i++)
+        if (PyDict_SetItem(state, PyTuple_GET_ITEM(l->numbers, i), PyTuple_GET_ITEM(l->next, i))) return false;
+    return true;
+}
+
 static bool run(const dt_op *op, const dt_args *a) {
-    dt_tensor *out[4];
+    dt_tensor *out[2 + KEYS];
     int n = 0;
-    dt_status s = dt_invoke(op, a, 4, out, &n);
+    dt_status s = dt_invoke(op, a, 2 + KEYS, out, &n);
     for (int i = 0; !s && i < n; i++) dt_tensor_unref(out[i]);
     if (s) dt_py_raise(s);
     return s == DT_OK;
 }
 
-/* The loop's parameters and states, and where it begins. */
-static bool begin(PyObject *params, PyObject *states, Py_ssize_t at) {
-    if (PyList_Check(params) && PyDict_Check(states) && at >= 0) {
-        dt_py_site();
-        return true;
+/* 1: stepped, or nothing to do; 0: no state; -1: exception. p is referenced. */
+static int step_of(loop *l, PyObject *p) {
+    bool bad, stateless = !PyTuple_GET_SIZE(l->tensors) && !PyTuple_GET_SIZE(l->numbers);
+    dt_tensor *g = gradient_of(p, &bad);
+    if (bad) return -1;
+    if (!g) return 1;
+    PyObject *state = stateless ? NULL : PyDict_GetItemWithError(l->states, p);
+    if (!state && PyErr_Occurred()) return -1;
+    if (!stateless && (!state || !PyDict_Check(state) || !PyDict_GET_SIZE(state))) return 0;
+    Py_XINCREF(state);
+    int ok = take_numbers(l, state) ? take_tensors(l, state) : -1;
+    if (ok > 0) {
+        l->a.a[0] = DT_PY_ARG_T(dt_py_tensor_of(p));
+        l->a.a[1] = DT_PY_ARG_T(g);
+        ok = run(l->op, &l->a) ? 1 : -1;
     }
-    PyErr_Format(PyExc_TypeError, "parameters must be a list and states a dict, not %s and %s", dt_py_type_name(params), dt_py_type_name(states));
-    return false;
+    Py_XDECREF(state);
+    return ok;
 }
 
-/* (params, states, at, lr, beta1, beta2, eps, weight_decay, amsgrad, decoupled, maximize) → where it ended */
-static PyObject *adam_steps(PyObject *self, PyObject *args) {
-    static const dt_op *ops[2];
-    PyObject *params, *states;
-    Py_ssize_t at;
-    double lr, beta1, beta2, eps, decay, last = -1, bias1 = 0, bias2 = 0;
-    int amsgrad, decoupled, maximize;
-    if (!PyArg_ParseTuple(args, "OOndddddppp:_adam_steps", &params, &states, &at, &lr, &beta1, &beta2, &eps, &decay, &amsgrad, &decoupled, &maximize))
+static bool set_flags(loop *l, PyObject *flags, PyObject *name) {
+    const dt_op_info *info = dt_op_get_info(l->op);
+    int n = (int)PyTuple_GET_SIZE(flags);
+    l->at = 2 + (int)PyTuple_GET_SIZE(l->tensors);
+    if (PyTuple_GET_SIZE(l->tensors) > KEYS || PyTuple_GET_SIZE(l->numbers) > KEYS || n > info->n_params) {
+        PyErr_Format(PyExc_ValueError, "%S: at most %d keys and %d flags", name, KEYS, info->n_params);
+        return false;
+    }
+    for (int i = 0; i < n; i++) l->a.a[info->n_params - n + i] = DT_PY_ARG_B(PyObject_IsTrue(PyTuple_GET_ITEM(flags, i)) > 0);
+    return true;
+}
+
+/* (params, states, at, end, op, tensors, numbers, rates, flags) → where it ended */
+static PyObject *update_each(PyObject *self, PyObject *args) {
+    PyObject *params, *name, *flags;
+    Py_ssize_t at, end;
+    loop l = {0};
+    if (!PyArg_ParseTuple(args, "O!O!nnO!O!O!OO!:_update_each", &PyList_Type, &params, &PyDict_Type, &l.states, &at, &end, &PyUnicode_Type, &name,
+                          &PyTuple_Type, &l.tensors, &PyTuple_Type, &l.numbers, &l.rates, &PyTuple_Type, &flags))
         return NULL;
-    const dt_op **op = &ops[amsgrad];
-    if (!begin(params, states, at) || (!*op && !(*op = dt_py_need(amsgrad ? "adam_update_amsgrad" : "adam_update")))) return NULL;
-    dt_args a;
-    dt_py_args_init(&a);
-    dt_arg *k = &a.a[4 + amsgrad];
-    double numbers[] = {lr, beta1, beta2, eps, decay};
-    for (int i = 0; i < 5; i++) k[i] = DT_PY_ARG_F(numbers[i]);
-    k[7] = DT_PY_ARG_B(decoupled != 0);
-    k[8] = DT_PY_ARG_B(maximize != 0);
-    for (; at < PyList_GET_SIZE(params); at++) {
-        PyObject *p = PyList_GET_ITEM(params, at);
-        bool bad;
-        dt_tensor *g = gradient_of(p, &bad);
-        if (bad) return NULL;
-        if (!g) continue;
-        PyObject *state = PyDict_GetItemWithError(states, p);
-        if (!state && PyErr_Occurred()) return NULL;
-        if (!state || !PyDict_Check(state) || !PyDict_GET_SIZE(state)) break;
-        double t;
-        a.a[0] = DT_PY_ARG_T(dt_py_tensor_of(p));
-        a.a[1] = DT_PY_ARG_T(g);
-        if (!count_step(state, &t) || !state_tensor(state, s_exp_avg, &a.a[2]) || !state_tensor(state, s_exp_avg_sq, &a.a[3])) return NULL;
-        if (amsgrad && !state_tensor(state, s_max_exp_avg_sq, &a.a[4])) return NULL;
-        if (t != last) {
-            bias1 = 1.0 - pow(beta1, t);
-            bias2 = 1.0 - pow(beta2, t);
-            last = t;
-        }
-        k[5] = DT_PY_ARG_F(bias1);
-        k[6] = DT_PY_ARG_F(bias2);
-        if (!run(*op, &a)) return NULL;
+    const char *text = PyUnicode_AsUTF8(name);
+    if (!text || !(l.op = dt_py_need(text)) || !set_flags(&l, flags, name)) return NULL;
+    dt_py_site();
+    int ok = 1;
+    for (; ok > 0 && at >= 0 && at < end && at<PyList_GET_SIZE(params); at += ok> 0) {
+        PyObject *p = Py_NewRef(PyList_GET_ITEM(params, at));
+        ok = step_of(&l, p);
+        Py_DECREF(p);
     }
-    return PyLong_FromSsize_t(at);
-}
-
-/* (params, states, at, lr, momentum, dampening, weight_decay, nesterov, maximize, first) → where it ended. first: the buffer of params[at] is new. */
-static PyObject *sgd_steps(PyObject *self, PyObject *args) {
-    static const dt_op *plain, *with_momentum;
-    PyObject *params, *states;
-    Py_ssize_t at;
-    double lr, momentum, dampening, decay;
-    int nesterov, maximize, first;
-    if (!PyArg_ParseTuple(args, "OOnddddppp:_sgd_steps", &params, &states, &at, &lr, &momentum, &dampening, &decay, &nesterov, &maximize, &first)) return NULL;
-    const dt_op **op = momentum != 0 ? &with_momentum : &plain;
-    if (!begin(params, states, at) || (!*op && !(*op = dt_py_need(momentum != 0 ? "sgd_update_momentum" : "sgd_update")))) return NULL;
-    dt_args a;
-    dt_py_args_init(&a);
-    if (momentum != 0) {
-        double numbers[] = {lr, momentum, dampening, decay};
-        for (int i = 0; i < 4; i++) a.a[3 + i] = DT_PY_ARG_F(numbers[i]);
-        a.a[7] = DT_PY_ARG_B(nesterov != 0);
-        a.a[8] = DT_PY_ARG_B(maximize != 0);
-    } else {
-        a.a[2] = DT_PY_ARG_F(lr);
-        a.a[3] = DT_PY_ARG_F(decay);
-        a.a[4] = DT_PY_ARG_B(maximize != 0);
-    }
-    for (Py_ssize_t start = at; at < PyList_GET_SIZE(params); at++) {
-        PyObject *p = PyList_GET_ITEM(params, at);
-        bool bad;
-        dt_tensor *g = gradient_of(p, &bad);
-        if (bad) return NULL;
-        if (!g) continue;
-        a.a[0] = DT_PY_ARG_T(dt_py_tensor_of(p));
-        a.a[1] = DT_PY_ARG_T(g);
-        if (momentum != 0) {
-            PyObject *state = PyDict_GetItemWithError(states, p), *buffer = NULL;
-            if (state && PyDict_Check(state)) buffer = PyDict_GetItemWithError(state, s_momentum_buffer);
-            if (!buffer && PyErr_Occurred()) return NULL;
-            if (!buffer || buffer == Py_None) break;
-            if (!state_tensor(state, s_momentum_buffer, &a.a[2])) return NULL;
-            a.a[9] = DT_PY_ARG_B(first && at == start);
-        }
-        if (!run(*op, &a)) return NULL;
-    }
-    return PyLong_FromSsize_t(at);
+    forget(&l);
+    return ok < 0 ? NULL : PyLong_FromSsize_t(at);
 }
 
 static PyMethodDef functions[] = {
-    {"_adam_steps", adam_steps, METH_VARARGS, "Adam's step for the parameters of a list, from number `at` on; returns the number of the first without state."},
-    {"_sgd_steps", sgd_steps, METH_VARARGS, "SGD's step for the parameters of a list, from number `at` on; returns the number of the first without a buffer."},
+    {"_update_each", update_each, METH_VARARGS,
+     "An optimizer's step for the parameters at … end - 1 of a list, from number `at` on; returns the number of the first without state."},
     {0},
 };
 
-int dt_py_optim_init(PyObject *m) {
-    s_step = PyUnicode_InternFromString("step");
-    s_exp_avg = PyUnicode_InternFromString("exp_avg");
-    s_exp_avg_sq = PyUnicode_InternFromString("exp_avg_sq");
-    s_max_exp_avg_sq = PyUnicode_InternFromString("max_exp_avg_sq");
-    s_momentum_buffer = PyUnicode_InternFromString("momentum_buffer");
-    one = PyLong_FromLong(1);
-    if (!s_step || !s_exp_avg || !s_exp_avg_sq || !s_max_exp_avg_sq || !s_momentum_buffer || !one) return -1;
-    return PyModule_AddFunctions(m, functions);
-}
+int dt_py_optim_init(PyObject *m) { return PyModule_AddFunctions(m, functions); }

@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 import dtorch
-from dtorch import _C
-from dtorch.optim.optimizer import Optimizer, check_betas, check_lr, check_not_negative, number
+from dtorch.optim.optimizer import OneOperator, check_betas, check_lr, check_not_negative, number
 
 __all__ = ["Adam", "AdamW"]
 
 
-class Adam(Optimizer):
+class Adam(OneOperator):
     """``m = b1 m + (1 - b1) g; v = b2 v + (1 - b2) g^2; p -= lr m' / (sqrt(v') + eps)`` with m', v' corrected for their start at 0.
 
     `weight_decay` adds to the gradient (L2), or shrinks the parameter directly with `decoupled_weight_decay`. `amsgrad` divides by the
@@ -52,25 +51,24 @@ class Adam(Optimizer):
             },
         )
 
-    def _start(self, p, amsgrad):
-        state = {"step": 0, "exp_avg": dtorch.zeros_like(p), "exp_avg_sq": dtorch.zeros_like(p)}
-        if amsgrad:
-            state["max_exp_avg_sq"] = dtorch.zeros_like(p)
-        self.state[p] = state
+    def _start(self, p, group):
+        names = ("exp_avg", "exp_avg_sq", "max_exp_avg_sq") if group["amsgrad"] else ("exp_avg", "exp_avg_sq")
+        return {name: dtorch.zeros_like(p) for name in names}
 
-    def step(self, closure=None):
-        """One step; returns what `closure` returns."""
-        loss = self._loss(closure)
-        with dtorch.no_grad():
-            for group in self.param_groups:
-                params, (beta1, beta2) = group["params"], (number(b) for b in group["betas"])
-                options = number(group["lr"]), beta1, beta2, group["eps"], number(group["weight_decay"])
-                amsgrad = bool(group["amsgrad"])
-                flags = amsgrad, bool(group.get("decoupled_weight_decay", False)), bool(group["maximize"])
-                at = 0
-                while (at := _C._adam_steps(params, self.state, at, *options, *flags)) < len(params):
-                    self._start(params[at], amsgrad)
-        return loss
+    def _operator(self, group):
+        flags = bool(group.get("decoupled_weight_decay", False)), bool(group["maximize"])
+        if group["amsgrad"]:
+            return "adam_update_amsgrad", ("exp_avg", "exp_avg_sq", "max_exp_avg_sq"), flags
+        return "adam_update", ("exp_avg", "exp_avg_sq"), flags
+
+    def _rates(self, group, lr):
+        (beta1, beta2), eps, decay = (number(b) for b in group["betas"]), group["eps"], number(group["weight_decay"])
+
+        def rates(step):
+            t = step + 1
+            return (lr, beta1, beta2, eps, decay, 1.0 - beta1**t, 1.0 - beta2**t), (t,)
+
+        return rates
 
 
 class AdamW(Adam):

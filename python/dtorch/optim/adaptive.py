@@ -1,53 +1,22 @@
-"""Optimisers that scale each element by a history of its gradients, written with ordinary in-place operators."""
+"""Optimisers that scale each element by a history of its gradients: one operator for each parameter."""
 
 from __future__ import annotations
 
 import dtorch
-from dtorch.optim.optimizer import Optimizer, check_betas, check_lr, check_not_negative, check_option, number
+from dtorch.optim.optimizer import OneOperator, check_betas, check_lr, check_not_negative, check_option, number
 
 __all__ = ["Adadelta", "Adagrad", "Adamax", "NAdam", "RAdam", "RMSprop"]
 
 
-class ElementwiseOptimizer(Optimizer):
-    """An optimiser that updates each parameter by itself: subclasses say how a state begins and what a step does."""
-
-    def _start(self, p, group):
-        raise NotImplementedError
-
-    def _update(self, p, grad, state, group, lr):
-        raise NotImplementedError
-
-    def _decayed(self, p, grad, group):
-        """The gradient to be minimised, with L2 decay."""
-        if group["maximize"]:
-            grad = -grad
-        decay = group.get("weight_decay", 0)
-        return grad.add(p, alpha=decay) if decay != 0 else grad
-
-    def step(self, closure=None):
-        """One step; returns what `closure` returns."""
-        loss = self._loss(closure)
-        with dtorch.no_grad():
-            for group in self.param_groups:
-                lr = number(group["lr"])
-                for p in group["params"]:
-                    grad = p.grad
-                    if grad is None:
-                        continue
-                    state = self.state[p]
-                    if not state:
-                        state["step"] = 0
-                        state.update(self._start(p, group))
-                    state["step"] += 1
-                    self._update(p, self._decayed(p, grad, group), state, group, lr)
-        return loss
+def _zeros(p, *names):
+    return {name: dtorch.zeros_like(p) for name in names}
 
 
 def _complete(defaults, foreach, maximize, differentiable, **more):
     return {**defaults, "maximize": maximize, "foreach": foreach, "differentiable": differentiable, **more}
 
 
-class Adagrad(ElementwiseOptimizer):
+class Adagrad(OneOperator):
     """``s += g^2; p -= lr / (1 + (t - 1) lr_decay) * g / (sqrt(s) + eps)``. Duchi et al., 2011."""
 
     def __init__(
@@ -71,18 +40,20 @@ class Adagrad(ElementwiseOptimizer):
         super().__init__(params, _complete(options, foreach, maximize, differentiable, fused=fused))
         for group in self.param_groups:  # the sums exist from the beginning, as in PyTorch
             for p in group["params"]:
-                self.state[p] = {"step": 0, **self._start(p, group)}
+                self._begin(p, group)
 
     def _start(self, p, group):
         return {"sum": dtorch.full_like(p, group["initial_accumulator_value"])}
 
-    def _update(self, p, grad, state, group, lr):
-        state["sum"].addcmul_(grad, grad, value=1.0)
-        rate = lr / (1 + (state["step"] - 1) * group["lr_decay"])
-        p.addcdiv_(grad, state["sum"].sqrt().add_(group["eps"]), value=-rate)
+    def _operator(self, group):
+        return "adagrad_update", ("sum",), (bool(group["maximize"]),)
+
+    def _rates(self, group, lr):
+        decay, slower, eps = group["weight_decay"], group["lr_decay"], group["eps"]
+        return lambda step: ((decay, lr / (1 + step * slower), eps), (step + 1,))
 
 
-class Adadelta(ElementwiseOptimizer):
+class Adadelta(OneOperator):
     """``v = rho v + (1 - rho) g^2; d = g sqrt(u + eps) / sqrt(v + eps); u = rho u + (1 - rho) d^2; p -= lr d``. Zeiler, 2012."""
 
     def __init__(
@@ -105,18 +76,17 @@ class Adadelta(ElementwiseOptimizer):
         super().__init__(params, _complete(options, foreach, maximize, differentiable, capturable=capturable))
 
     def _start(self, p, group):
-        return {"square_avg": dtorch.zeros_like(p), "acc_delta": dtorch.zeros_like(p)}
+        return _zeros(p, "square_avg", "acc_delta")
 
-    def _update(self, p, grad, state, group, lr):
-        rho, eps = group["rho"], group["eps"]
-        square, moved = state["square_avg"], state["acc_delta"]
-        square.mul_(rho).addcmul_(grad, grad, value=1 - rho)
-        delta = (moved + eps).sqrt_().div_((square + eps).sqrt_()).mul_(grad)
-        moved.mul_(rho).addcmul_(delta, delta, value=1 - rho)
-        p.add_(delta, alpha=-lr)
+    def _operator(self, group):
+        return "adadelta_update", ("square_avg", "acc_delta"), (bool(group["maximize"]),)
+
+    def _rates(self, group, lr):
+        numbers = group["weight_decay"], lr, group["rho"], group["eps"]
+        return lambda step: (numbers, (step + 1,))
 
 
-class Adamax(ElementwiseOptimizer):
+class Adamax(OneOperator):
     """``m = b1 m + (1 - b1) g; u = max(b2 u, |g| + eps); p -= lr / (1 - b1^t) m / u``. Kingma & Ba, 2015."""
 
     def __init__(
@@ -139,32 +109,23 @@ class Adamax(ElementwiseOptimizer):
         super().__init__(params, _complete(options, foreach, maximize, differentiable, capturable=capturable))
 
     def _start(self, p, group):
-        return {"exp_avg": dtorch.zeros_like(p), "exp_inf": dtorch.zeros_like(p)}
+        return _zeros(p, "exp_avg", "exp_inf")
 
-    def _update(self, p, grad, state, group, lr):
-        beta1, beta2 = group["betas"]
-        mean, top = state["exp_avg"], state["exp_inf"]
-        mean.mul_(beta1).add_(grad, alpha=1 - beta1)
-        top.copy_(dtorch.maximum(top * beta2, grad.abs().add_(group["eps"])))
-        p.addcdiv_(mean, top, value=-lr / (1 - beta1 ** state["step"]))
+    def _operator(self, group):
+        return "adamax_update", ("exp_avg", "exp_inf"), (bool(group["maximize"]),)
 
-
-class _DecoupledOrNot(ElementwiseOptimizer):
-    """Weight decay by L2, or directly on the parameter when ``decoupled_weight_decay``."""
-
-    def _decayed(self, p, grad, group):
-        if group["maximize"]:
-            grad = -grad
-        decay = group["weight_decay"]
-        if decay == 0:
-            return grad
-        if group["decoupled_weight_decay"]:
-            p.mul_(1 - number(group["lr"]) * decay)
-            return grad
-        return grad.add(p, alpha=decay)
+    def _rates(self, group, lr):
+        (beta1, beta2), decay, eps = (number(b) for b in group["betas"]), group["weight_decay"], group["eps"]
+        return lambda step: ((decay, lr / (1 - beta1 ** (step + 1)), beta1, beta2, eps), (step + 1,))
 
 
-class NAdam(_DecoupledOrNot):
+def _decay(group, lr):
+    """What weight decay adds to the gradient, as a multiple of the parameter, and by what it multiplies the parameter instead."""
+    decay = group["weight_decay"]
+    return (0.0, 1 - lr * decay) if group["decoupled_weight_decay"] else (decay, 1.0)
+
+
+class NAdam(OneOperator):
     """Adam with Nesterov momentum. Dozat, 2016."""
 
     _numbers = ("step", "mu_product")
@@ -192,24 +153,27 @@ class NAdam(_DecoupledOrNot):
         super().__init__(params, _complete(options, foreach, maximize, differentiable, capturable=capturable))
 
     def _start(self, p, group):
-        return {"mu_product": 1.0, "exp_avg": dtorch.zeros_like(p), "exp_avg_sq": dtorch.zeros_like(p)}
+        return {"mu_product": 1.0, **_zeros(p, "exp_avg", "exp_avg_sq")}
 
-    def _update(self, p, grad, state, group, lr):
-        beta1, beta2 = group["betas"]
-        t, decay = state["step"], group["momentum_decay"]
-        mean, square = state["exp_avg"], state["exp_avg_sq"]
-        mu = beta1 * (1.0 - 0.5 * 0.96 ** (t * decay))
-        mu_next = beta1 * (1.0 - 0.5 * 0.96 ** ((t + 1) * decay))
-        state["mu_product"] *= mu
-        product = state["mu_product"]
-        mean.mul_(beta1).add_(grad, alpha=1 - beta1)
-        square.mul_(beta2).addcmul_(grad, grad, value=1 - beta2)
-        denominator = (square / (1 - beta2**t)).sqrt_().add_(group["eps"])
-        p.addcdiv_(grad, denominator, value=-lr * (1.0 - mu) / (1.0 - product))
-        p.addcdiv_(mean, denominator, value=-lr * mu_next / (1.0 - product * mu_next))
+    def _operator(self, group):
+        return "nadam_update", ("exp_avg", "exp_avg_sq"), (bool(group["maximize"]),)
+
+    def _rates(self, group, lr):
+        (beta1, beta2), eps, slower = (number(b) for b in group["betas"]), group["eps"], group["momentum_decay"]
+        decay = _decay(group, lr)
+
+        def rates(step, product):
+            t = step + 1
+            mu = beta1 * (1.0 - 0.5 * 0.96 ** (t * slower))
+            mu_next = beta1 * (1.0 - 0.5 * 0.96 ** ((t + 1) * slower))
+            product = product * mu
+            of_grad, of_avg = lr * (1.0 - mu) / (1.0 - product), lr * mu_next / (1.0 - product * mu_next)
+            return (*decay, beta1, beta2, eps, 1 - beta2**t, of_grad, of_avg), (t, product)
+
+        return rates
 
 
-class RAdam(_DecoupledOrNot):
+class RAdam(OneOperator):
     """Adam whose adaptive rate is rectified while the second moment is uncertain. Liu et al., 2020."""
 
     def __init__(
@@ -234,25 +198,28 @@ class RAdam(_DecoupledOrNot):
         super().__init__(params, _complete(options, foreach, maximize, differentiable, capturable=capturable))
 
     def _start(self, p, group):
-        return {"exp_avg": dtorch.zeros_like(p), "exp_avg_sq": dtorch.zeros_like(p)}
+        return _zeros(p, "exp_avg", "exp_avg_sq")
 
-    def _update(self, p, grad, state, group, lr):
-        beta1, beta2 = group["betas"]
-        t = state["step"]
-        mean, square = state["exp_avg"], state["exp_avg_sq"]
-        mean.mul_(beta1).add_(grad, alpha=1 - beta1)
-        square.mul_(beta2).addcmul_(grad, grad, value=1 - beta2)
-        correction1, correction2 = 1 - beta1**t, 1 - beta2**t
+    def _operator(self, group):
+        return "radam_update", ("exp_avg", "exp_avg_sq"), (bool(group["maximize"]),)
+
+    def _rates(self, group, lr):
+        (beta1, beta2), eps, decay = (number(b) for b in group["betas"]), group["eps"], _decay(group, lr)
         limit = 2 / (1 - beta2) - 1
-        length = limit - 2 * t * beta2**t / correction2  # of the average's memory
-        if length <= 5.0:
-            p.add_(mean, alpha=-lr / correction1)
-            return
-        rectified = ((length - 4) * (length - 2) * limit / ((limit - 4) * (limit - 2) * length)) ** 0.5
-        p.addcdiv_(mean, square.sqrt().add_(group["eps"]), value=-lr / correction1 * rectified * correction2**0.5)
+
+        def rates(step):
+            t = step + 1
+            correction1, correction2 = 1 - beta1**t, 1 - beta2**t
+            length = limit - 2 * t * beta2**t / correction2  # of the average's memory
+            rate, rectified = lr / correction1, length > 5.0
+            if rectified:
+                rate *= ((length - 4) * (length - 2) * limit / ((limit - 4) * (limit - 2) * length)) ** 0.5 * correction2**0.5
+            return (*decay, beta1, beta2, eps, rate, rectified), (t,)
+
+        return rates
 
 
-class RMSprop(ElementwiseOptimizer):
+class RMSprop(OneOperator):
     """``v = alpha v + (1 - alpha) g^2; p -= lr g / (sqrt(v) + eps)``, with momentum, and with variance for v when `centered`."""
 
     def __init__(
@@ -274,26 +241,17 @@ class RMSprop(ElementwiseOptimizer):
         options = {"lr": lr, "momentum": momentum, "alpha": alpha, "eps": eps, "centered": centered, "weight_decay": weight_decay}
         super().__init__(params, _complete(options, foreach, maximize, differentiable, capturable=capturable))
 
-    def _start(self, p, group):
-        state = {"square_avg": dtorch.zeros_like(p)}
-        if group["momentum"] > 0:
-            state["momentum_buffer"] = dtorch.zeros_like(p)
-        if group["centered"]:
-            state["grad_avg"] = dtorch.zeros_like(p)
-        return state
+    @staticmethod
+    def _tensors(group):
+        return "square_avg", *["grad_avg"] * bool(group["centered"]), *["momentum_buffer"] * (group["momentum"] > 0)
 
-    def _update(self, p, grad, state, group, lr):
-        alpha, square = group["alpha"], state["square_avg"]
-        square.mul_(alpha).addcmul_(grad, grad, value=1 - alpha)
-        if group["centered"]:
-            mean = state["grad_avg"]
-            mean.mul_(alpha).add_(grad, alpha=1 - alpha)
-            scale = square.addcmul(mean, mean, value=-1.0).sqrt_().add_(group["eps"])
-        else:
-            scale = square.sqrt().add_(group["eps"])
-        if group["momentum"] > 0:
-            buffer = state["momentum_buffer"]
-            buffer.mul_(group["momentum"]).addcdiv_(grad, scale, value=1.0)
-            p.add_(buffer, alpha=-lr)
-        else:
-            p.addcdiv_(grad, scale, value=-lr)
+    def _start(self, p, group):
+        return _zeros(p, *self._tensors(group))
+
+    def _operator(self, group):
+        name = "rmsprop_update" + "_centered" * bool(group["centered"]) + "_momentum" * (group["momentum"] > 0)
+        return name, self._tensors(group), (bool(group["maximize"]),)
+
+    def _rates(self, group, lr):
+        numbers = group["weight_decay"], lr, group["alpha"], group["eps"], *[group["momentum"]] * (group["momentum"] > 0)
+        return lambda step: (numbers, (step + 1,))

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import dtorch
-from dtorch.optim.adaptive import ElementwiseOptimizer, _complete
-from dtorch.optim.optimizer import check_lr, check_not_negative, check_option, number
+from dtorch.optim.adaptive import _complete
+from dtorch.optim.optimizer import OneOperator, check_lr, check_not_negative, check_option, number
 
 __all__ = ["ASGD", "Rprop"]
 
 
-class Rprop(ElementwiseOptimizer):
+class Rprop(OneOperator):
     """Each element has a step of its own, longer while its gradient keeps its sign, shorter when it changes. Riedmiller & Braun, 1993."""
 
     def __init__(
@@ -32,18 +32,15 @@ class Rprop(ElementwiseOptimizer):
     def _start(self, p, group):
         return {"prev": dtorch.zeros_like(p), "step_size": dtorch.full_like(p, number(group["lr"]))}
 
-    def _update(self, p, grad, state, group, lr):
-        shorter, longer = group["etas"]
-        low, high = group["step_sizes"]
-        agreement = (grad * state["prev"]).sign()
-        factor = dtorch.ones_like(p).masked_fill_(agreement > 0, longer).masked_fill_(agreement < 0, shorter)
-        state["step_size"].mul_(factor).clamp_(min=low, max=high)
-        grad = grad.masked_fill(agreement < 0, 0.0)
-        p.addcmul_(grad.sign(), state["step_size"], value=-1.0)
-        state["prev"].copy_(grad)
+    def _operator(self, group):
+        return "rprop_update", ("prev", "step_size"), (bool(group["maximize"]),)
+
+    def _rates(self, group, lr):
+        numbers = *group["etas"], *group["step_sizes"]
+        return lambda step: (numbers, (step + 1,))
 
 
-class ASGD(ElementwiseOptimizer):
+class ASGD(OneOperator):
     """Gradient descent whose result is the average of its path (``ax`` in the state). Polyak & Juditsky, 1992."""
 
     _numbers = ("step", "eta", "mu")
@@ -69,13 +66,15 @@ class ASGD(ElementwiseOptimizer):
     def _start(self, p, group):
         return {"eta": number(group["lr"]), "mu": 1.0, "ax": dtorch.zeros_like(p)}
 
-    def _update(self, p, grad, state, group, lr):
-        t, eta, mu, mean = state["step"], state["eta"], state["mu"], state["ax"]
-        p.mul_(1 - group["lambd"] * eta)
-        p.add_(grad, alpha=-eta)
-        if mu != 1:
-            mean.add_((p - mean).mul_(mu))
-        else:
-            mean.copy_(p)
-        state["eta"] = lr / (1 + group["lambd"] * lr * t) ** group["alpha"]
-        state["mu"] = 1.0 / max(1.0, t - group["t0"])
+    def _operator(self, group):
+        return "asgd_update", ("ax",), (bool(group["maximize"]),)
+
+    def _rates(self, group, lr):
+        decay, lambd, alpha, t0 = group["weight_decay"], group["lambd"], group["alpha"], group["t0"]
+
+        def rates(step, eta, mu):
+            t = step + 1
+            after = t, lr / (1 + lambd * lr * t) ** alpha, 1.0 / max(1.0, t - t0)
+            return (decay, 1 - lambd * eta, eta, mu), after
+
+        return rates

@@ -5,13 +5,12 @@ from __future__ import annotations
 import math
 
 import dtorch
-from dtorch.optim.adaptive import ElementwiseOptimizer
 from dtorch.optim.optimizer import Optimizer, check_lr, check_not_negative, check_option, number
 
 __all__ = ["Adafactor", "Muon"]
 
 
-class Adafactor(ElementwiseOptimizer):
+class Adafactor(Optimizer):
     """Adam without momentum, whose second moments of a matrix are kept as row and column means. Shazeer & Stern, 2018."""
 
     def __init__(
@@ -35,14 +34,27 @@ class Adafactor(ElementwiseOptimizer):
         options = {"lr": lr, "beta2_decay": beta2_decay, "eps": eps, "d": d, "weight_decay": weight_decay}
         super().__init__(params, {**options, "foreach": foreach, "maximize": maximize})
 
-    def _decayed(self, p, grad, group):
-        return -grad if group["maximize"] else grad
-
     def _start(self, p, group):
         if p.dim() < 2:
             return {"variance": dtorch.zeros_like(p)}
         rows, columns = (*p.shape[:-1], 1), (*p.shape[:-2], 1, p.shape[-1])
         return {"row_var": self._zeros(p, rows), "col_var": self._zeros(p, columns)}
+
+    def step(self, closure=None):
+        """One step; returns what `closure` returns."""
+        loss = self._loss(closure)
+        with dtorch.no_grad():
+            for group in self.param_groups:
+                lr = number(group["lr"])
+                for p in group["params"]:
+                    if p.grad is None:
+                        continue
+                    state = self.state[p]
+                    if not state:
+                        state.update(step=0, **self._start(p, group))
+                    state["step"] += 1
+                    self._update(p, -p.grad if group["maximize"] else p.grad, state, group, lr)
+        return loss
 
     def _update(self, p, grad, state, group, lr):
         t = state["step"]

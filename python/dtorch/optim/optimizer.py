@@ -357,3 +357,39 @@ class Optimizer:
         self.param_groups = groups
         for hook in list(self._optimizer_load_state_dict_post_hooks.values()):
             hook(self)
+
+
+class OneOperator(Optimizer):
+    """An optimiser whose step is one operator for each parameter (src/ops/optim.c), called in a loop in C.
+
+    A subclass says how a state begins (`_start`), which operator takes the step and which tensors of the state it is given (`_operator`), and
+    which numbers (`_rates`). The state of a parameter has its `_numbers` besides the tensors.
+    """
+
+    def _start(self, p, group):
+        """The tensors of a new state, and its numbers other than "step", which begins at 0."""
+        raise NotImplementedError
+
+    def _operator(self, group):
+        """The operator's name, the names of the state's tensors and the flags that it takes last."""
+        raise NotImplementedError
+
+    def _rates(self, group, lr):
+        """A function of the state's numbers; it returns the numbers that the operator takes, and the state's numbers after the step."""
+        raise NotImplementedError
+
+    def _begin(self, p, group):
+        """Make the state of a parameter that has a gradient for the first time."""
+        self.state[p] = {"step": 0, **self._start(p, group)}
+
+    def step(self, closure=None):
+        """One step; returns what `closure` returns."""
+        loss = self._loss(closure)
+        with dtorch.no_grad():
+            for group in self.param_groups:
+                params, rates = group["params"], self._rates(group, number(group["lr"]))
+                name, tensors, flags = self._operator(group)
+                at, n = 0, len(params)
+                while (at := _C._update_each(params, self.state, at, n, name, tensors, self._numbers, rates, flags)) < n:
+                    self._begin(params[at], group)
+        return loss

@@ -53,11 +53,22 @@ class SGD(Optimizer):
         loss = self._loss(closure)
         with dtorch.no_grad():
             for group in self.param_groups:
-                params = group["params"]
-                options = number(group["lr"]), group["momentum"], group["dampening"], number(group["weight_decay"])
-                flags = bool(group["nesterov"]), bool(group["maximize"])
-                at, first = 0, False
-                while (at := _C._sgd_steps(params, self.state, at, *options, *flags, first)) < len(params):
-                    self.state[params[at]]["momentum_buffer"] = dtorch.zeros_like(params[at])
-                    first = True
+                params, lr, decay = group["params"], number(group["lr"]), number(group["weight_decay"])
+                maximize = bool(group["maximize"])
+                if group["momentum"] == 0:
+                    plain = (lr, decay), ()
+                    _C._update_each(params, self.state, 0, len(params), "sgd_update", (), (), lambda plain=plain: plain, (maximize,))
+                else:
+                    numbers = (lr, group["momentum"], group["dampening"], decay), ()
+                    self._with_momentum(params, lambda numbers=numbers: numbers, bool(group["nesterov"]), maximize)
         return loss
+
+    def _with_momentum(self, params, rates, nesterov, maximize):
+        def update(at, end, first):
+            flags = nesterov, maximize, first
+            return _C._update_each(params, self.state, at, end, "sgd_update_momentum", ("momentum_buffer",), (), rates, flags)
+
+        at = 0
+        while (at := update(at, len(params), False)) < len(params):
+            self.state[params[at]]["momentum_buffer"] = dtorch.zeros_like(params[at])
+            at = update(at, at + 1, True)

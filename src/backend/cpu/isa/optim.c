@@ -1,66 +1,77 @@
-/* Optimizer steps: one pass over memory for each parameter, in place (outputs may be the written inputs themselves).
+/* Optimizer steps: one pass over memory for each parameter, in place (outputs may be the written inputs themselves). ops/optim.c has the formulas.
  *
- * The formulas are PyTorch's single-tensor ones. Run-time numbers (learning rate, bias corrections …) are 0-dim f64 operands. 16-bit
- * tensors are worked on in f32, block by block. */
+ * Run-time numbers (learning rate, bias corrections …) are 0-dim f64 operands. 16-bit tensors are worked on in f32, block by block, and rounded
+ * once. Every element is computed alone, so neither blocks nor tasks nor shards change a bit: also products and sums are rounded one by one, since a
+ * compiler may contract them in a loop's vectors and not in what is left over. */
+#ifdef __clang__
+#pragma STDC FP_CONTRACT OFF
+#else
+#pragma GCC optimize("fp-contract=off")
+#endif
+#include "ops/optim.h"
 #include "backend/cpu/isa/lanes.h"
-#include "ops/loss.h"
+
+enum { STATES = 3, NUMBERS = 8 };
 
 typedef struct opt_job {
-    const dt_kctx *c;
-    double lr, beta1, beta2, eps, weight_decay, bias1, bias2, momentum, dampening;
-    bool decoupled, maximize, amsgrad, nesterov, first, buffer, f64, sgd;
+    void (*block)(const struct opt_job *j, int64_t i, int64_t n);
+    dt_optim_attr how;
+    int n;                      /* tensors: parameter, gradient, states */
+    dt_dtype dtype[2 + STATES]; /* of those; results have those of what they replace */
+    const char *in[2 + STATES];
+    char *out[1 + STATES];
+    double k[NUMBERS];
 } opt_job;
+
+typedef void (*block_fn)(const opt_job *j, int64_t i, int64_t n);
 
 #define T float
 #define S f32
 #define SQRT sqrtf
+#define FABS fabsf
 #define DTYPE DT_float32
 #include "backend/cpu/isa/optim_t.h"
 #define T double
 #define S f64
 #define SQRT sqrt
+#define FABS fabs
 #define DTYPE DT_float64
 #include "backend/cpu/isa/optim_t.h"
 
 static void blocks(void *arg, int64_t lo, int64_t hi) {
     const opt_job *j = arg;
-    for (int64_t i = lo; i < hi; i += DT_BLOCK) {
-        int64_t n = hi - i < DT_BLOCK ? hi - i : DT_BLOCK;
-        if (j->sgd)
-            (j->f64 ? sgd_block_f64 : sgd_block_f32)(j, i, n);
-        else
-            (j->f64 ? adam_block_f64 : adam_block_f32)(j, i, n);
+    for (int64_t i = lo; i < hi; i += DT_BLOCK) j->block(j, i, hi - i < DT_BLOCK ? hi - i : DT_BLOCK);
+}
+
+static dt_status step(const dt_kctx *c, block_fn f32, block_fn f64) {
+    opt_job j = {.block = c->in[0].dtype == DT_float64 ? f64 : f32, .how = *(const dt_optim_attr *)c->attr, .n = c->n_out + 1};
+    for (int i = 0; i < j.n; i++) {
+        j.dtype[i] = c->in[i].dtype;
+        j.in[i] = c->in[i].data;
     }
-}
-
-/* in: param, grad, exp_avg, exp_avg_sq, [max_exp_avg_sq], lr, beta1, beta2, eps, weight_decay, bias_correction1, bias_correction2 */
-static dt_status adam(const dt_kctx *c, bool amsgrad) {
-    const dt_adam_attr *a = c->attr;
-    const dt_view *s = &c->in[amsgrad ? 5 : 4];
-    opt_job j = {.c = c, .decoupled = a->decoupled, .maximize = a->maximize, .amsgrad = amsgrad, .f64 = c->in[0].dtype == DT_float64};
-    j.lr = dt_view_f64(&s[0]), j.beta1 = dt_view_f64(&s[1]), j.beta2 = dt_view_f64(&s[2]), j.eps = dt_view_f64(&s[3]);
-    j.weight_decay = dt_view_f64(&s[4]), j.bias1 = dt_view_f64(&s[5]), j.bias2 = dt_view_f64(&s[6]);
+    for (int i = 0; i < c->n_out; i++) j.out[i] = c->out[i].data;
+    for (int i = j.n; i < c->n_in; i++) j.k[i - j.n] = dt_view_f64(&c->in[i]);
     dt_range_run(c->team, dt_view_numel(&c->in[0]), 1, blocks, &j);
     return DT_OK;
 }
 
-/* in: param, grad, [momentum_buffer], lr, [momentum, dampening], weight_decay */
-static dt_status sgd(const dt_kctx *c, bool buffer) {
-    const dt_sgd_attr *a = c->attr;
-    opt_job j = {
-        .c = c, .sgd = true, .buffer = buffer, .maximize = a->maximize, .nesterov = a->nesterov, .first = a->first, .f64 = c->in[0].dtype == DT_float64};
-    const dt_view *s = &c->in[buffer ? 3 : 2];
-    j.lr = dt_view_f64(&s[0]);
-    if (buffer) j.momentum = dt_view_f64(&s[1]), j.dampening = dt_view_f64(&s[2]);
-    j.weight_decay = dt_view_f64(&s[buffer ? 3 : 1]);
-    dt_range_run(c->team, dt_view_numel(&c->in[0]), 1, blocks, &j);
-    return DT_OK;
-}
-
-dt_status DT_ISA_FN(adam_step)(const dt_kctx *c) { return adam(c, false); }
-dt_status DT_ISA_FN(adam_step_amsgrad)(const dt_kctx *c) { return adam(c, true); }
-dt_status DT_ISA_FN(sgd_step)(const dt_kctx *c) { return sgd(c, false); }
-dt_status DT_ISA_FN(sgd_step_momentum)(const dt_kctx *c) { return sgd(c, true); }
+#define STEP(name) \
+    dt_status DT_ISA_FN(name)(const dt_kctx *c) { return step(c, name##_f32, name##_f64); }
+STEP(adam_step)
+STEP(adam_step_amsgrad)
+STEP(sgd_step)
+STEP(sgd_step_momentum)
+STEP(adagrad_step)
+STEP(adadelta_step)
+STEP(adamax_step)
+STEP(nadam_step)
+STEP(radam_step)
+STEP(rmsprop_step)
+STEP(rmsprop_step_momentum)
+STEP(rmsprop_step_centered)
+STEP(rmsprop_step_centered_momentum)
+STEP(asgd_step)
+STEP(rprop_step)
 
 /* running = (1 - momentum) running + momentum value.  in: running, value, momentum */
 dt_status DT_ISA_FN(stat_update)(const dt_kctx *c) {

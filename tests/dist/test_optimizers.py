@@ -1,0 +1,69 @@
+"""Optimisers' steps over many tensors: of any placements and dtypes, each element as if its tensor were alone."""
+
+import dtorch as torch
+import numpy as np
+import pytest
+from dtorch import Replicate, Shard, init_device_mesh, optim
+
+ALL = [
+    ("SGD", {}),
+    ("SGD", {"momentum": 0.9, "nesterov": True, "weight_decay": 0.1}),
+    ("Adam", {"weight_decay": 0.1}),
+    ("AdamW", {"amsgrad": True}),
+    ("Adagrad", {"lr_decay": 0.1}),
+    ("Adadelta", {"weight_decay": 0.1}),
+    ("Adamax", {}),
+    ("NAdam", {"weight_decay": 0.1, "decoupled_weight_decay": True}),
+    ("RAdam", {"maximize": True}),
+    ("RMSprop", {}),
+    ("RMSprop", {"momentum": 0.5}),
+    ("RMSprop", {"centered": True}),
+    ("RMSprop", {"centered": True, "momentum": 0.5}),
+    ("ASGD", {"t0": 1, "lambd": 0.1}),
+    ("Rprop", {}),
+]
+IDS = [f"{name}-{i}" for i, (name, _) in enumerate(ALL)]
+
+# shape, dtype, how it lies on two devices: uneven and empty shards, several dtypes, views of one base, scalars
+KINDS = [
+    ((7, 3), "float32", Shard(0)),
+    ((5,), "float32", Shard(0)),
+    ((1, 4), "float32", Shard(0)),
+    ((6, 2), "float32", Replicate()),
+    ((), "float32", Replicate()),
+    ((0, 3), "float32", Shard(0)),
+    ((9, 2), "bfloat16", Shard(1)),
+    ((3, 3), "float64", Shard(0)),
+    ((4, 5), "float16", Shard(1)),
+]
+
+
+def values(shape, dtype, seed):
+    x = np.random.default_rng(seed).standard_normal(shape).astype(np.float32)
+    return torch.tensor(x).to(getattr(torch, dtype))
+
+
+def train(name, options, mesh, steps=7, copies=3):
+    """Bits of all parameters and states after some steps; one parameter has a gradient now and then only."""
+    params = []
+    for i in range(copies):
+        for k, (shape, dtype, placement) in enumerate(KINDS):
+            x = values(shape, dtype, 31 * i + k)
+            params.append(torch.nn.Parameter(torch.distribute_tensor(x, mesh, [placement]) if mesh else x))
+    optimizer = getattr(optim, name)(params, **{"lr": 0.05, **options})
+    for t in range(steps):
+        for k, p in enumerate(params):
+            g = values(tuple(p.shape), str(p.dtype).split(".")[-1], 1000 * t + k)
+            p.grad = torch.distribute_tensor(g, mesh, list(p.placements)) if mesh else g
+            if k == 4 and t % 3 == 1:
+                p.grad = None
+        optimizer.step()
+    whole = [*params, *(v for p in params for v in optimizer.state[p].values() if isinstance(v, torch.Tensor))]
+    return [(x.full_tensor() if mesh else x).detach().to(torch.float64).numpy() for x in whole]
+
+
+@pytest.mark.parametrize(("name", "options"), ALL, ids=IDS)
+def test_shards_are_stepped_as_the_whole(name, options):
+    """Bit for bit, uneven and empty shards included."""
+    for a, b in zip(train(name, options, None), train(name, options, init_device_mesh("cpu", (2,))), strict=True):
+        assert np.array_equal(a, b, equal_nan=True)
