@@ -87,7 +87,7 @@ static dt_status check_scalars(const dt_prep *p, const dt_args *args) {
 
 /* What the key says, with what its words point to. */
 static uint64_t content_of(const dt_call *c, const dt_prep *p, const dt_args *args) {
-    uint64_t h = dt_hash_bytes(p->info->name, strlen(p->info->name), dt_hash_mix(c->key[2], dt_c.wires)); /* no number: new ops move no cut */
+    uint64_t h = dt_hash_bytes(p->info->name, strlen(p->info->name), c->key[2]); /* no number: new ops move no cut */
     h = dt_hash_mix(h, c->spec ? c->spec->link.hash : dt_default_device);
     for (int i = 0; i < c->n_in; i++) h = dt_hash_mix(h, c->in[i] ? c->in[i]->link.hash : 0);
     for (int i = 0; i < p->n_params; i++) {

@@ -186,17 +186,31 @@ void dt_cache_missed(dt_engine *e, const dt_graph *g) {
 }
 
 /* ---- plans ------------------------------------------------------------------------------------------------------------------------------- */
+static void evict(dt_engine *e, dt_plan *p) {
+    dt_repeat_forget(p);
+    dt_round_forget(p);
+    dt_htab_remove(&e->plans, &p->link);
+    if (p->id) dt_remote_drop_plan(p);
+    dt_plan_unref(p);
+}
+
 static void evict_oldest(dt_engine *e) {
     dt_plan *old = NULL;
     for (size_t i = 0; i <= e->plans.mask; i++)
         for (dt_hlink *l = e->plans.slot[i]; l; l = l->next)
             if (!old || ((dt_plan *)l)->used_at < old->used_at) old = (dt_plan *)l;
-    if (!old) return;
-    dt_repeat_forget(old);
-    dt_round_forget(old);
-    dt_htab_remove(&e->plans, &old->link);
-    if (old->id) dt_remote_drop_plan(old);
-    dt_plan_unref(old);
+    if (old) evict(e, old);
+}
+
+static bool is_simulated(const dt_plan *p) { return p->n_programs && dt_device_kind(p->program[0].device) == DT_SIM; }
+
+void dt_cache_forget_simulated(dt_engine *e) {
+    for (size_t i = 0; e->plans.slot && i <= e->plans.mask; i++)
+        for (dt_hlink *l = e->plans.slot[i], *next; l; l = next) {
+            next = l->next;
+            if (is_simulated((dt_plan *)l)) evict(e, (dt_plan *)l);
+        }
+    e->stats.plans_cached = e->plans.count;
 }
 
 void dt_cache_free(dt_engine *e) {

@@ -101,12 +101,11 @@ bool dt_order_pending(void);
 void dt_order_flush(void); /* dispatch everything */
 void dt_order_idle(void);  /* the client pauses and the workers are idle */
 void dt_order_value_freed(const dt_gvalue *v);
+void dt_order_sim(bool begin); /* a simulation begins or ends: all is flushed; it does not know what was before, nor what comes what was in it */
 void dt_order_free(void);
 
 /* For controller/round.c. A commit of a segment, to be made again: entry's id and run count from the round's first segment, its times from the round's beginning. */
 typedef struct dt_order_commit {
-    const dt_mesh *mesh;
-    bool after, staged;
     dt_order_entry entry;
 } dt_order_commit;
 typedef struct dt_order_state {
@@ -118,7 +117,6 @@ uint32_t dt_order_calls(uint32_t segment);                                    /*
 void dt_order_replayed(const dt_order_state *from, const dt_order_commit *c); /* c was made again, in a round that began at `from` */
 /* A round was replayed: the clock is as if its segments had been ordered. mesh: of its last call on one; switched: it went over several. */
 void dt_order_skip(uint32_t n_segments, double seconds, uint32_t n_calls, const dt_mesh *mesh, bool switched);
-void dt_order_alive(const dt_order_commit *c, uint32_t segment); /* a value that c's segment made outlives the round */
 /* Records of a replayed round are recorded after all: those of segments that were dispatched are ghosts, counted but not run. Meanwhile nothing is committed but these, at
  * their places: before each call those due, which lie in one array, are given. */
 void dt_order_ghosts(bool begin);
@@ -152,6 +150,7 @@ void dt_cache_replayed(uint32_t calls);
 /* A repeat ended at a call that differs: `was` was expected (NULL: nothing), `is` came (NULL: none); input: which of its inputs, -1 none. */
 void dt_cache_mismatch(const char *text, const dt_call *was, const dt_call *is, int input, uint32_t site);
 void dt_cache_free(dt_engine *e);
+void dt_cache_forget_simulated(dt_engine *e); /* plans of simulated devices, with what repeats of them */
 
 /* report.c */
 /* Counts the collectives of a run that is about to be pushed. meet NULL: nobody meets; else it gets what dt_comm_moved wants. */

@@ -61,11 +61,11 @@ typedef struct segment {
 } segment;
 typedef struct kind_limit {
     uint64_t kind;
-    uint32_t limit;
+    uint32_t limit, closer; /* learnt from that segment: counts until the next flush */
 } kind_limit;
 
 static segment ring[SEGMENTS];
-static uint32_t settled = 1;             /* older openers that are still open stay so for reasons of their own (a forward without a backward): not counted */
+static uint32_t settled = 1;             /* the first segment since all was flushed. What is older is known to be done, and nothing else */
 static uint32_t next_id = 1, oldest = 1; /* pending ones have ids in [oldest, next_id) */
 static segment *open_main, *open_free, *open_side, *open_after; /* being recorded */
 static const dt_mesh *stay_mesh;                                /* where the last call on a mesh was */
@@ -82,13 +82,16 @@ static uint32_t heads[SEGMENTS], n_heads;     /* closed and pending, the first o
 static int nodes_pending;
 static kind_limit kinds[KINDS];
 static struct {
-    const dt_mesh *mesh;
-    uint32_t last;
-} with_openers[64];               /* meshes where openers were seen, and the last one there */
-static double floor_time, latest; /* nothing begins before the one; the last end */
-static bool on;
-static uint64_t calls_since_switch;
-static const dt_mesh *last_mesh;
+    const dt_mesh *mesh[64];
+    uint32_t n;
+} with_openers;                   /* meshes where openers were seen */
+static double base_time, latest; /* of the virtual clock, which begins anew at each flush: seconds before that; the last end since */
+typedef struct mode {
+    bool on, switched; /* switched: since the flush */
+    uint64_t calls_since_switch;
+    const dt_mesh *last_mesh;
+} mode;
+static mode now, outside; /* outside: of what a simulation interrupts */
 
 /* ---- the ring ---------------------------------------------------------------------------------------------------------------------------------- */
 static segment *by_id(uint32_t id) {
@@ -152,7 +155,7 @@ static void wake_waiting(segment *s) {
 /* ---- openers --------------------------------------------------------------------------------------------------------------------------------------- */
 static uint32_t limit_of(uint64_t kind) {
     const kind_limit *k = &kinds[kind % KINDS];
-    return k->kind == kind ? k->limit : 0;
+    return k->kind == kind && k->closer >= settled ? k->limit : 0;
 }
 
 /* Does mesh a hold all devices of b? */
@@ -173,21 +176,14 @@ static bool encloses(const dt_mesh *a, const dt_mesh *b) {
     return known[h].yes;
 }
 
-enum { MESHES = sizeof with_openers / sizeof *with_openers };
-
-/* Since all was flushed: what was a stage in the middle may be another pipeline's last one now. */
 static bool has_openers(const dt_mesh *m) {
-    for (size_t i = 0; i < MESHES && with_openers[i].mesh; i++)
-        if (with_openers[i].mesh == m) return with_openers[i].last >= settled;
+    for (uint32_t i = 0; i < with_openers.n; i++)
+        if (with_openers.mesh[i] == m) return true;
     return false;
 }
 
 static void opener_seen(const segment *x) {
-    size_t at = 0;
-    while (at < MESHES && with_openers[at].mesh && with_openers[at].mesh != x->mesh) at++;
-    if (at == MESHES) return;
-    with_openers[at].mesh = x->mesh;
-    if (x->id > with_openers[at].last) with_openers[at].last = x->id;
+    if (with_openers.n < sizeof with_openers.mesh / sizeof *with_openers.mesh && !has_openers(x->mesh)) with_openers.mesh[with_openers.n++] = x->mesh;
 }
 
 static void learn_opener(const segment *x, uint32_t limit, uint32_t closer) {
@@ -195,8 +191,7 @@ static void learn_opener(const segment *x, uint32_t limit, uint32_t closer) {
     for (uint32_t id = x->run; id < closer; id++) { /* all of the stay */
         segment *s = by_id(id);
         if (!s || s->run != x->run || s->mesh != x->mesh || s->side || s->cost <= 0) continue;
-        if (limit_of(s->kind) != limit) dt_round_failed(); /* the next round like this one is ordered with more knowledge */
-        kinds[s->kind % KINDS] = (kind_limit){s->kind, limit};
+        kinds[s->kind % KINDS] = (kind_limit){s->kind, limit, closer};
         s->closer = closer;
     }
 }
@@ -304,7 +299,7 @@ static bool holds(const segment *s) { return s->closer ? is_pending(by_id(s->clo
 enum { LEARNT_LATE = 4096 };
 static uint32_t held[SEGMENTS], n_held;
 
-static bool may_hold(const segment *s) { return s && s->id >= settled && (next_id - s->id <= LEARNT_LATE || s->alive > 0 || holds(s)); }
+static bool may_hold(const segment *s) { return s && (next_id - s->id <= LEARNT_LATE || s->alive > 0 || holds(s)); }
 
 static void hold(const segment *s) {
     if (s->side || s->cost <= 0 || !may_hold(s)) return;
@@ -343,7 +338,7 @@ static opened *known_of(const dt_mesh *m, opened_list *l) {
     while (i < l->n && l->at[i].mesh != m) i++;
     if (i < l->n) return &l->at[i];
     opened *o = i < (int)(sizeof l->at / sizeof *l->at) ? &l->at[l->n++] : &l->other;
-    *o = (opened){m, dt_clock_mesh_free(m, floor_time), NOT_COUNTED};
+    *o = (opened){m, dt_clock_mesh_free(m), NOT_COUNTED};
     return o;
 }
 
@@ -355,14 +350,15 @@ static bool over_limit(const segment *s, opened *known) {
 
 /* ---- committing ------------------------------------------------------------------------------------------------------------------------------------- */
 static void log_commit(const segment *s, double begin, bool forced) {
-    dt_order_entry e = {s->id,   s->run, s->mesh->dev[0],      (uint32_t)s->mesh->n, begin, s->end, count_open(s->mesh), s->closing, limit_of(s->kind) != 0,
-                        s->side, forced, (uint32_t)s->graph->n};
+    dt_order_entry e = {
+        s->id,   s->run, s->mesh->dev[0],      (uint32_t)s->mesh->n, base_time + begin, base_time + s->end, count_open(s->mesh), s->closing, limit_of(s->kind) != 0,
+        s->side, forced, (uint32_t)s->graph->n};
     dt_order_log_add(&e);
-    dt_round_commit(&(dt_order_commit){.mesh = s->mesh, .after = s->after, .staged = s->staged, .entry = e});
+    dt_round_commit(&(dt_order_commit){e});
 }
 
 static void commit(segment *s, double ready, bool forced) {
-    double begin = s->side || s->cost <= 0 ? ready : fmax(ready, dt_clock_mesh_free(s->mesh, floor_time));
+    double begin = s->side || s->cost <= 0 ? ready : fmax(ready, dt_clock_mesh_free(s->mesh));
     s->end = begin + s->cost;
     latest = fmax(latest, s->end);
     if (!s->side && s->cost > 0)
@@ -425,7 +421,7 @@ static bool commit_next(bool force) {
     known.n = 0;
     for (uint32_t i = 0; i < n_can_run; i++) {
         segment *s = by_id(can_run[i]);
-        double from = fmax(floor_time, s->ready);
+        double from = s->ready;
         if (!force && comes_later(s, &from)) continue;
         if (!first) first = s, first_ready = from;
         if (s->side || s->cost <= 0) { /* takes no time: as early as can be */
@@ -469,7 +465,7 @@ static void commit_ghosts(void) {
         if (!is_pending(s) || s->graph->n) continue;
         uint32_t at = dt_ids_place(can_run, n_can_run, s->id);
         if (at == n_can_run || can_run[at] != s->id) break; /* it is open */
-        commit(s, fmax(floor_time, s->ready), false);
+        commit(s, s->ready, false);
     }
     ghosts.due += kept;
     ghosts.n_due -= kept;
@@ -521,7 +517,7 @@ static bool from_stages(const segment *s, const dt_mesh *m) {
 }
 
 /* Did s bring a gradient to m in the stay before this one? */
-static bool went_on(const segment *s, const dt_mesh *m) { return s && !s->side && s->mesh == m && s->run == stay_before && s->arrives && s->id >= settled; }
+static bool went_on(const segment *s, const dt_mesh *m) { return s && !s->side && s->mesh == m && s->run == stay_before && s->arrives; }
 
 /* Does the call depend on what came from another mesh? */
 static bool reads_away(const dt_call *c, const uint32_t *from) {
@@ -626,7 +622,9 @@ static segment *place_plain(const dt_call *c, const uint32_t *from) {
     return *s;
 }
 
-dt_graph *dt_order_graph(dt_call *c, const uint32_t *from, uint32_t *id) {
+dt_graph *dt_order_graph(dt_call *c, const uint32_t *made_by, uint32_t *id) {
+    uint32_t from[c->n_in + 1];
+    for (int k = 0; k < c->n_in; k++) from[k] = made_by[k] >= settled ? made_by[k] : 0; /* else it is there, whoever made it */
     segment *s = c->mesh->ndim ? place_on_mesh(c, from) : place_plain(c, from);
     bool ok = s != NULL;
     for (int k = 0; ok && k < c->n_in; k++) {
@@ -638,7 +636,7 @@ dt_graph *dt_order_graph(dt_call *c, const uint32_t *from, uint32_t *id) {
     }
     if (!ok) { /* out of host memory: everything in order, and the call fails */
         dt_order_flush();
-        on = false;
+        now.on = false;
         return NULL;
     }
     s->kind = dt_hash_mix(s->kind, c->op_id);
@@ -674,35 +672,50 @@ void dt_order_cut(uint32_t id) {
 
 bool dt_order_active(const dt_mesh *m) {
     if (!dt_options_get()->order) return false;
-    calls_since_switch++;
-    if (m->ndim && m != last_mesh) {
-        if (last_mesh) {
-            calls_since_switch = 0;
-            if (!on) dt_engine_dispatch();
-            on = true;
+    now.calls_since_switch++;
+    if (m->ndim && m != now.last_mesh) {
+        if (now.last_mesh) {
+            if (!now.on) dt_engine_dispatch();
+            now.calls_since_switch = 0;
+            now.on = now.switched = true;
         }
-        last_mesh = m;
+        now.last_mesh = m;
     }
-    if (DT_UNLIKELY(on && calls_since_switch > 8 * QUIET_CALLS) && !ghosts.on) dt_engine_dispatch(); /* one mesh, and no read */
-    return on;
+    if (DT_UNLIKELY(now.on && now.calls_since_switch > 8 * QUIET_CALLS) && !ghosts.on) dt_engine_dispatch(); /* one mesh, and no read */
+    return now.on;
 }
 
-bool dt_order_is_on(void) { return on; }
-bool dt_order_same(const dt_mesh *m) { return m == last_mesh; }
+bool dt_order_is_on(void) { return now.on; }
+bool dt_order_same(const dt_mesh *m) { return m == now.last_mesh; }
 bool dt_order_pending(void) { return oldest < next_id; }
+
+/* Nothing that was learnt goes beyond a flush: what comes is ordered as if it was the first. Nothing but whether it goes to segments at all. */
+static void settle(double seconds) {
+    oldest = settled = next_id;
+    base_time += seconds;
+    latest = 0;
+    dt_clocks_reset();
+    stay_mesh = NULL;
+    memset(last_away, 0, sizeof last_away);
+    with_openers.n = n_held = 0;
+}
 
 void dt_order_flush(void) {
     close_segments();
     while (commit_next(false) || commit_next(true)) {}
-    floor_time = latest;
-    settled = next_id;
-    stay_mesh = NULL; /* what comes is a stay of its own, whatever was before: so that it is ordered alike each time */
-    if (calls_since_switch > QUIET_CALLS) on = false;
+    settle(latest);
+    if (!now.switched && now.calls_since_switch > QUIET_CALLS) now.on = false;
+    now.switched = false;
+}
+
+void dt_order_sim(bool begin) {
+    if (begin) outside = now;
+    now = begin ? (mode){0} : outside;
 }
 
 uint32_t dt_order_calls(uint32_t id) { return by_id(id)->n; }
 
-void dt_order_place(dt_order_state *s) { *s = (dt_order_state){next_id, floor_time}; }
+void dt_order_place(dt_order_state *s) { *s = (dt_order_state){next_id, base_time}; }
 
 void dt_order_replayed(const dt_order_state *from, const dt_order_commit *c) {
     dt_order_entry e = c->entry;
@@ -714,24 +727,11 @@ void dt_order_replayed(const dt_order_state *from, const dt_order_commit *c) {
 }
 
 void dt_order_skip(uint32_t n_segments, double seconds, uint32_t n_calls, const dt_mesh *mesh, bool switched) {
-    switched |= mesh && mesh != last_mesh;
+    now.switched |= switched || (mesh && mesh != now.last_mesh);
+    now.calls_since_switch = now.switched ? 0 : now.calls_since_switch + n_calls;
+    if (mesh) now.last_mesh = mesh;
     next_id += n_segments;
-    oldest = settled = next_id;
-    floor_time = latest = floor_time + seconds;
-    calls_since_switch = switched ? 0 : calls_since_switch + n_calls;
-    if (mesh) last_mesh = mesh;
-    stay_mesh = NULL;
-    n_held = 0;
-}
-
-void dt_order_alive(const dt_order_commit *c, uint32_t id) {
-    segment *s = by_id(id);
-    if (!s) {
-        s = &ring[id % SEGMENTS];
-        *s = (segment){
-            .id = id, .mesh = c->mesh, .side = c->entry.side, .after = c->after, .staged = c->staged, .run = id, .dep = s->dep, .cap_dep = s->cap_dep};
-    }
-    s->alive++;
+    settle(seconds);
 }
 
 void dt_order_ghosts(bool begin) {
@@ -771,8 +771,7 @@ void dt_order_free(void) {
     for (int i = 0; i < SEGMENTS; i++) dt_free(ring[i].dep);
     memset(ring, 0, sizeof ring);
     dt_order_store_free();
-    on = false;
-    last_mesh = stay_mesh = NULL;
-    oldest = next_id;
-    n_held = n_can_run = n_heads = 0;
+    now = outside = (mode){0};
+    n_can_run = n_heads = 0;
+    settle(0);
 }

@@ -10,7 +10,12 @@
 enum { LOG = 4096 };
 static dt_graph *spare_graph[16];
 static int n_spare;
-static double *clocks[DT_DEVICE_TYPES]; /* by type: (DT_MAX_DEVICES,) when each is free */
+typedef struct clock_at {
+    double free;
+    uint64_t reset; /* the reset that it follows */
+} clock_at;
+static clock_at *clocks[DT_DEVICE_TYPES]; /* by type: (DT_MAX_DEVICES,) */
+static uint64_t n_resets;
 static pthread_mutex_t log_lock = PTHREAD_MUTEX_INITIALIZER;
 static dt_order_entry entries[LOG];
 static uint64_t n_entries;
@@ -43,23 +48,25 @@ double dt_call_cost(dt_call *c) {
     return (double)c->cost;
 }
 
-double dt_clock_free(dt_device d, double floor) {
-    double *c = clocks[dt_device_kind(d)];
-    double at = c ? c[dt_device_index(d)] : 0;
-    return at > floor ? at : floor;
+static double clock_free(dt_device d) {
+    const clock_at *c = clocks[dt_device_kind(d)];
+    if (!c || c[dt_device_index(d)].reset != n_resets) return 0;
+    return c[dt_device_index(d)].free;
 }
 
 void dt_clock_busy(dt_device d, double end) {
     dt_device_type t = dt_device_kind(d);
     if (!clocks[t]) clocks[t] = dt_calloc(DT_MAX_DEVICES, sizeof *clocks[t]);
-    if (clocks[t]) clocks[t][dt_device_index(d)] = end;
+    if (clocks[t]) clocks[t][dt_device_index(d)] = (clock_at){end, n_resets};
 }
 
-double dt_clock_mesh_free(const dt_mesh *m, double floor) {
-    double at = floor;
-    for (int i = 0; i < m->n; i++) at = fmax(at, dt_clock_free(m->dev[i], floor));
+double dt_clock_mesh_free(const dt_mesh *m) {
+    double at = 0;
+    for (int i = 0; i < m->n; i++) at = fmax(at, clock_free(m->dev[i]));
     return at;
 }
+
+void dt_clocks_reset(void) { n_resets++; }
 
 void dt_ids_insert(uint32_t *list, uint32_t *n, uint32_t id) {
     uint32_t i = (*n)++;

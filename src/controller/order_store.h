@@ -8,10 +8,9 @@
 dt_graph *dt_order_graph_get(void); /* an empty one; NULL: no memory */
 void dt_order_graph_put(dt_graph *g);
 
-/* When a device, and all devices of a mesh, are free, in seconds of the simulated machine; not before `floor`. */
-double dt_clock_free(dt_device d, double floor);
-double dt_clock_mesh_free(const dt_mesh *m, double floor);
+double dt_clock_mesh_free(const dt_mesh *m); /* when all devices of a mesh are free, in seconds of the simulated machine since the reset */
 void dt_clock_busy(dt_device d, double end);
+void dt_clocks_reset(void); /* all are free, and it is 0 o'clock */
 
 void dt_order_log_add(const dt_order_entry *e);
 void dt_order_store_free(void);

@@ -454,15 +454,6 @@ static void finish(dt_engine *e) {
     e->stats.nodes += s->n_rec;
     e->stats.nodes_dead += s->n_dead;
     dt_order_skip(s->n_segments, s->seconds, s->n_rec, s->last_mesh, s->switched);
-    for (uint32_t i = 0; i < s->n_commit; i++) {
-        const commit *c = &s->commit[i];
-        for (int o = 0; o < c->plan->n_outs; o++) {
-            dt_gvalue *v = dt_play_value(c, o);
-            if (!v) continue;
-            v->segment = a->begun.id + c->order.entry.id;
-            dt_order_alive(&c->order, v->segment);
-        }
-    }
     a->s = NULL;
     dt_cache_replayed(s->n_rec);
     came(s);

@@ -13,19 +13,26 @@ static void spread(int n) {
     dt_node_simulated = (n + dt_nodes - 1) / dt_nodes;
 }
 
+/* A simulation is a function of its program: it finds no plan, nothing to repeat and no order of an earlier one. */
 dt_status dt_engine_sim_start(const dt_hardware *h, int n) {
     if (dt_nodes > 1) DT_TRY(dt_engine_start());
     DT_TRY(dt_sim_start(h, n));
     dt_devices_sim_begin(h->memory);
-    if (dt_nodes == 1) return DT_OK;
-    spread(n);
+    if (dt_nodes > 1) spread(n);
     dt_engine_enter();
-    dt_remote_sim(dt_node_simulated, h->memory);
+    dt_cache_forget_simulated(&dt_the_engine);
+    dt_order_sim(true);
+    if (dt_nodes > 1) dt_remote_sim(dt_node_simulated, h->memory);
     dt_engine_leave();
     return DT_OK;
 }
 
-void dt_engine_sim_stop(void) { dt_sim_stop(); }
+void dt_engine_sim_stop(void) {
+    dt_sim_stop();
+    dt_engine_enter();
+    dt_order_sim(false);
+    dt_engine_leave();
+}
 
 void dt_engine_sim_get(int i, dt_sim_device *clock, dt_memory_stats *memory) {
     const dt_device_state *all = dt_the_devices.device[DT_SIM];
