@@ -48,6 +48,7 @@ typedef struct segment {
     bool staged;     /* reads what other meshes' segments made, unless these made it of nothing but plain values, as a slice of the data on the whole mesh */
     uint64_t kind;   /* hash of the operators and the mesh */
     uint32_t run;    /* id of the first segment of this stay on the mesh: long ones are cut */
+    uint32_t into;   /* absorbed: by that segment */
     uint32_t closer; /* an opener: the segment that reads what it saved, once the stream has shown it */
     uint32_t
         behind; /* waits for nothing, but comes after this segment of its stay: if it is no opener, activations made again for the gradient that has come */
@@ -97,6 +98,12 @@ static mode now, outside; /* outside: of what a simulation interrupts */
 static segment *by_id(uint32_t id) {
     segment *s = &ring[id % SEGMENTS];
     return id && s->id == id ? s : NULL; /* NULL: so old that it was dispatched long ago */
+}
+
+/* Where what segment id made is now; 0: it is known to be there. */
+static uint32_t place_of(uint32_t id) {
+    const segment *s = by_id(id);
+    return !s || id < settled ? 0 : s->into ? s->into : id;
 }
 
 static bool is_pending(const segment *s) { return s && s->graph; }
@@ -551,8 +558,9 @@ static bool absorb(segment *main, segment *free) {
             m->out[k]->node = to->n - 1;
             m->out[k]->segment = main->id;
         }
-        main->kind = dt_hash_mix(main->kind, n->call->op_id);
     }
+    free->into = main->id;
+    main->kind = dt_hash_mix(main->kind, free->kind);
     main->staged |= free->staged;
     main->arrives |= free->arrives;
     main->cost += free->cost;
@@ -624,7 +632,7 @@ static segment *place_plain(const dt_call *c, const uint32_t *from) {
 
 dt_graph *dt_order_graph(dt_call *c, const uint32_t *made_by, uint32_t *id) {
     uint32_t from[c->n_in + 1];
-    for (int k = 0; k < c->n_in; k++) from[k] = made_by[k] >= settled ? made_by[k] : 0; /* else it is there, whoever made it */
+    for (int k = 0; k < c->n_in; k++) from[k] = place_of(made_by[k]);
     segment *s = c->mesh->ndim ? place_on_mesh(c, from) : place_plain(c, from);
     bool ok = s != NULL;
     for (int k = 0; ok && k < c->n_in; k++) {
@@ -763,7 +771,7 @@ void dt_order_idle(void) {
 }
 
 void dt_order_value_freed(const dt_gvalue *v) {
-    segment *s = by_id(v->segment);
+    segment *s = by_id(place_of(v->segment));
     if (s && s->alive) s->alive--;
 }
 
