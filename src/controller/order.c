@@ -83,9 +83,11 @@ static uint32_t heads[SEGMENTS], n_heads;     /* closed and pending, the first o
 static int nodes_pending;
 static kind_limit kinds[KINDS];
 static struct {
-    const dt_mesh *mesh[64];
-    uint32_t n;
-} with_openers;                   /* meshes where openers were seen */
+    const dt_mesh *mesh;
+    uint32_t first; /* its first segment */
+    bool openers;   /* some were seen there */
+} visited[64];      /* meshes since the flush */
+static uint32_t n_visited;
 static double base_time, latest; /* of the virtual clock, which begins anew at each flush: seconds before that; the last end since */
 typedef struct mode {
     bool on, switched; /* switched: since the flush */
@@ -108,6 +110,13 @@ static uint32_t place_of(uint32_t id) {
 
 static bool is_pending(const segment *s) { return s && s->graph; }
 
+/* Where it stands in `visited`, or n_visited. */
+static uint32_t visit_of(const dt_mesh *m) {
+    uint32_t i = 0;
+    while (i < n_visited && visited[i].mesh != m) i++;
+    return i;
+}
+
 static segment *segment_new(const dt_mesh *mesh, bool side, uint32_t run) {
     dt_graph *g = dt_order_graph_get();
     if (!g) return NULL;
@@ -115,7 +124,13 @@ static segment *segment_new(const dt_mesh *mesh, bool side, uint32_t run) {
     uint32_t *dep = s->dep, cap = s->cap_dep;
     *s = (segment){.id = next_id++, .mesh = mesh, .graph = g, .side = side, .kind = mesh->link.hash, .dep = dep, .cap_dep = cap};
     s->run = run ? run : s->id;
-    if (!side) dt_the_engine.rolling = 0; /* cuts depend on the segment alone */
+    if (side) return s;
+    dt_the_engine.rolling = 0; /* cuts depend on the segment alone */
+    if (visit_of(mesh) == n_visited && n_visited < sizeof visited / sizeof *visited) {
+        visited[n_visited].mesh = mesh;
+        visited[n_visited].first = s->id;
+        visited[n_visited++].openers = false;
+    }
     return s;
 }
 
@@ -184,13 +199,19 @@ static bool encloses(const dt_mesh *a, const dt_mesh *b) {
 }
 
 static bool has_openers(const dt_mesh *m) {
-    for (uint32_t i = 0; i < with_openers.n; i++)
-        if (with_openers.mesh[i] == m) return true;
-    return false;
+    uint32_t i = visit_of(m);
+    return i < n_visited && visited[i].openers;
 }
 
 static void opener_seen(const segment *x) {
-    if (with_openers.n < sizeof with_openers.mesh / sizeof *with_openers.mesh && !has_openers(x->mesh)) with_openers.mesh[with_openers.n++] = x->mesh;
+    uint32_t i = visit_of(x->mesh);
+    if (i < n_visited) visited[i].openers = true;
+}
+
+/* Was another stay on its mesh before? */
+static bool comes_again(const segment *s) {
+    uint32_t i = visit_of(s->mesh);
+    return i < n_visited && visited[i].first < s->run;
 }
 
 static void learn_opener(const segment *x, uint32_t limit, uint32_t closer) {
@@ -439,7 +460,7 @@ static bool commit_next(bool force) {
         double begin = fmax(from, at->free);
         if (begin > at->free && !force) {
             if ((after_gap && begin >= gap_begin) || (begin > held_from && older_waits(s, begin)) || over_limit(s, at)) continue;
-            bool backward = s->closing || (s->staged && !limit_of(s->kind) && has_openers(s->mesh));
+            bool backward = s->closing || (s->staged && !limit_of(s->kind) && comes_again(s));
             if (backward && !nothing_fills_gap(s))
                 held_from = begin;
             else
@@ -705,7 +726,7 @@ static void settle(double seconds) {
     dt_clocks_reset();
     stay_mesh = NULL;
     memset(last_away, 0, sizeof last_away);
-    with_openers.n = n_held = 0;
+    n_visited = n_held = 0;
 }
 
 void dt_order_flush(void) {
