@@ -86,7 +86,10 @@ class _Snapshot:
 
 @dataclass
 class SimulatedStep:
-    """One step: virtual seconds, shares of all devices' time, bytes received by link level, real seconds of processor time."""
+    """One step: virtual seconds, shares of all devices' time, bytes received by link level, real seconds of processor time.
+
+    ``device_busy``: (devices,) virtual seconds in which each ran kernels.
+    """
 
     seconds: float
     mfu: float
@@ -100,6 +103,7 @@ class SimulatedStep:
     client: float
     plans_built: int
     calls: int
+    device_busy: list
 
 
 @dataclass
@@ -292,6 +296,7 @@ def _between(a, b, levels):
         client=b.client - a.client,
         plans_built=b.plans - a.plans,
         calls=b.nodes - a.nodes,
+        device_busy=[y[1] - x[1] for x, y in zip(a.rows, b.rows)],
     )
 
 

@@ -202,7 +202,8 @@ static void evict_oldest(dt_engine *e) {
     if (old) evict(e, old);
 }
 
-static bool is_simulated(const dt_plan *p) { return p->n_programs && dt_device_kind(p->program[0].device) == DT_SIM; }
+/* … or of nothing at all. */
+static bool is_simulated(const dt_plan *p) { return !p->n_programs || dt_device_kind(p->program[0].device) == DT_SIM; }
 
 void dt_cache_forget_simulated(dt_engine *e) {
     for (size_t i = 0; e->plans.slot && i <= e->plans.mask; i++)

@@ -9,7 +9,7 @@ from pathlib import Path
 import dtorch as torch
 import pytest
 from dtorch import Partial, Replicate, Shard, distribute_tensor, models, nn
-from dtorch.distributed.pipelining import pipeline, schedule
+from dtorch.distributed.pipelining import least_bubble, pipeline, schedule
 from dtorch.utils.checkpoint import checkpoint
 
 HARDWARE = {
@@ -192,7 +192,11 @@ def test_pipeline_of_a_mesh():
         assert [max(1, h) for h in got.in_flight().values()] == [4, 3, 2, 1]
 
 
-def bubble_of_a_tied_model(again):
+@pytest.mark.every_pass("virtual times and plans are those of all passes and of no further cuts")
+@pytest.mark.parametrize("again", [False, True])
+def test_pipeline_of_a_tied_model(again):
+    """A table on the first stage that the last one reads, and activations made again (or not): stages work beside each other all the same. One after the
+    other they would idle for 0.75."""
     stages, micro = 4, 8
     with torch.simulate("a100-8x", devices=stages) as sim:
         mesh = torch.init_device_mesh("cuda", (stages, 1), mesh_dim_names=("pp", "dp"))
@@ -209,25 +213,11 @@ def bubble_of_a_tied_model(again):
                     loss = models.next_token_loss(model(a), a)
                 (loss / micro).backward()
             sim.step()
-    return sim.report().steps[-1].bubble
-
-
-@pytest.mark.every_pass("virtual times and plans are those of all passes and of no further cuts")
-@pytest.mark.parametrize("again", [False, True])
-def test_pipeline_of_a_tied_model(again):
-    """A table on the first stage that the last one reads, and activations made again (or not): stages work beside each other all the same.
-
-    One stage after the other would idle for 0.75, equal stages in 1F1B for 0.27; here, with the head on the last stage, it is 0.314, and 0.315 with
-    activations made again. In a process of its own: after other programs the order may be another one, which idles for 0.295 to 0.332."""
-    done = subprocess.run(
-        [sys.executable, "-c", f"import test_simulate; print(test_simulate.bubble_of_a_tied_model({again}))"],
-        capture_output=True,
-        text=True,
-        timeout=120,
-        env={**os.environ, "PYTHONPATH": os.pathsep.join([str(Path(__file__).parent), *sys.path])},
-    )
-    assert done.returncode == 0, done.stderr
-    assert float(done.stdout) < 0.32
+        for block in model.h if again else ():
+            del block.forward  # a circle
+    step = sim.report().steps[-1]
+    # What passes between the stages takes time, too: 1.6 to 2.2 % of the step that nothing hides.
+    assert step.bubble == pytest.approx(least_bubble(step.device_busy, micro), rel=0.05)
 
 
 ALIKE = """

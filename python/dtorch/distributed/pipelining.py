@@ -20,7 +20,7 @@ import dtorch
 from dtorch import _C
 from dtorch._C import DeviceMesh, Tensor
 
-__all__ = ["assign_layers_to_stages", "pipeline", "schedule", "stages"]
+__all__ = ["assign_layers_to_stages", "least_bubble", "pipeline", "schedule", "stages"]
 
 
 # ---- dividing layers ------------------------------------------------------------------------------------------------------------------------------
@@ -345,6 +345,22 @@ def stages(module):
     return [list(names) for names in found]
 
 
+def least_bubble(work, micro_batches):
+    """The share of their time that p stages idle in the best order of m equal micro-batches: (p - 1) / (m + p - 1) where the stages are equal.
+
+    Stage i can begin when the first micro-batch went forwards through the stages before it; when it has done all its work, the last micro-batch goes backwards
+    through them. So a step takes at least max over i of work[i] + (work[0] + ... + work[i - 1]) / m.
+
+    Args:
+        work: (p,) seconds that each stage works in a step, all micro-batches forwards and backwards; any unit.
+        micro_batches: m.
+    """
+    if micro_batches < 1 or not len(work) or min(work) < 0 or not sum(work):
+        raise ValueError(f"least_bubble(): work {work!r}, {micro_batches!r} micro-batches: times must be positive and there must be some of both")
+    least = max(w + sum(work[:i]) / micro_batches for i, w in enumerate(work))
+    return 1 - sum(work) / (len(work) * least)
+
+
 class Schedule(list):
     """What the engine dispatched of a stream over several meshes, in order: dicts of
 
@@ -371,6 +387,12 @@ class Schedule(list):
         begin = min(r["begin"] for rs in rows.values() for r in rs)
         end = max(r["end"] for rs in rows.values() for r in rs)
         return {d: 1 - sum(r["end"] - r["begin"] for r in rs) / (end - begin) for d, rs in rows.items()}
+
+    def least_bubble(self):
+        """What the mean of `bubble()` is at best: see the function of that name. Micro-batches are counted by the openers of the first stage."""
+        rows = self.rows()
+        runs = [len({r["run"] for r in rs if r["opener"]}) for rs in rows.values()]
+        return least_bubble([sum(r["end"] - r["begin"] for r in rs) for rs in rows.values()], max(runs, default=0))
 
     def in_flight(self):
         """The most openers that were open at once, by device: micro-batches whose activations a stage holds."""
