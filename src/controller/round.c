@@ -454,6 +454,8 @@ static void finish(dt_engine *e) {
     e->stats.nodes += s->n_rec;
     e->stats.nodes_dead += s->n_dead;
     dt_order_skip(s->n_segments, s->seconds, s->n_rec, s->last_mesh, s->switched);
+    for (uint32_t i = 0; i < s->n_commit; i++)
+        for (int o = 0; o < s->commit[i].plan->n_outs; o++) (void)dt_play_value(&s->commit[i], o); /* what outlives the round is a value */
     a->s = NULL;
     dt_cache_replayed(s->n_rec);
     came(s);
