@@ -378,9 +378,18 @@ static bool over_limit(const segment *s, opened *known) {
 
 /* ---- committing ------------------------------------------------------------------------------------------------------------------------------------- */
 static void log_commit(const segment *s, double begin, bool forced) {
-    dt_order_entry e = {
-        s->id,   s->run, s->mesh->dev[0],      (uint32_t)s->mesh->n, base_time + begin, base_time + s->end, count_open(s->mesh), s->closing, limit_of(s->kind) != 0,
-        s->side, forced, (uint32_t)s->graph->n};
+    dt_order_entry e = {s->id,
+                        s->run,
+                        s->mesh->dev[0],
+                        (uint32_t)s->mesh->n,
+                        base_time + begin,
+                        base_time + s->end,
+                        count_open(s->mesh),
+                        s->closing,
+                        limit_of(s->kind) != 0,
+                        s->side,
+                        forced,
+                        (uint32_t)s->graph->n};
     dt_order_log_add(&e);
     dt_round_commit(&(dt_order_commit){e});
 }
