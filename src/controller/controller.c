@@ -133,7 +133,7 @@ static void part_kinds(const dt_engine *e, const dt_call *c) {
 }
 
 static void on_call(dt_engine *e, const uint64_t *w, uint32_t n_in, uint32_t n_out) {
-    if (dt_repeat_call(e, w) || (dt_order_is_on() && dt_round_call(e, w))) return;
+    if (dt_round_active() ? dt_round_call(e, w) : dt_repeat_call(e, w) || (dt_order_is_on() && dt_round_call(e, w))) return;
     dt_call *c = (dt_call *)(uintptr_t)w[1];
     part_kinds(e, c);
     const uint64_t *in = w + 3, *id = in + n_in;
@@ -167,7 +167,7 @@ static void on_call(dt_engine *e, const uint64_t *w, uint32_t n_in, uint32_t n_o
 }
 
 static void on_drop(dt_engine *e, uint32_t id) {
-    if (dt_repeat_drop(e, id) || dt_round_drop(e, id)) return;
+    if (dt_round_active() ? dt_round_drop(e, id) : dt_repeat_drop(e, id) || dt_round_drop(e, id)) return;
     dt_gvalue *v = value_at(id);
     if (!v) return;
     e->value[id] = NULL;

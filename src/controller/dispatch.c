@@ -49,12 +49,15 @@ static dt_status bind_program(const dt_io *io, const dt_plan *p, int i, dt_bindi
         DT_TRY(dt_binding_program(p, i, b));
     else
         DT_TRY(dt_remote_bind(p, i, b));
-    for (int k = 0; k < prog->n_ext && io->held; k++) {
-        const dt_held *h = &io->held[prog->ext[k].value];
-        part->buf[k] = h->buf;
-        part->base[k] = h->at;
+    if (io->held) {
+        for (int k = 0; k < prog->n_ext; k++) {
+            const dt_held *h = &io->held[p->shared_ext[k]];
+            part->buf[k] = h->buf;
+            part->base[k] = h->at;
+        }
+        return DT_OK;
     }
-    for (int k = 0; k < prog->n_ext && !io->held; k++) {
+    for (int k = 0; k < prog->n_ext; k++) {
         const dt_gvalue *v = io->ext[prog->ext[k].value];
         const dt_part *x = v->one ? v->one : v->part[prog->ext[k].pos];
         part->buf[k] = x->buf;
@@ -80,8 +83,8 @@ static void bind_numbers(const dt_io *io, const dt_plan *p, dt_run *r) {
 /* Of devices that do the same: one part stands for all. */
 static dt_status make_shared_parts(const dt_io *io, const dt_plan *p, const dt_run *r) {
     for (int o = 0; o < p->n_outs && io->held; o++) {
-        const dt_part_plan *pp = dt_part_shared(p, o);
-        io->made[o] = (dt_held){r->part[0].buf[pp->slot], {(char *)r->part[0].base[pp->slot] + pp->offset}};
+        int32_t slot = p->shared[o].slot;
+        io->made[o] = (dt_held){r->part[0].buf[slot], {(char *)r->part[0].base[slot] + p->shared[o].offset}};
         io->made[o].buf->live++;
     }
     if (io->held) return DT_OK;
@@ -157,8 +160,8 @@ static dt_status bind_run(const dt_io *io, dt_plan *p, dt_binding *b) {
 }
 
 static void push_run(dt_engine *e, const dt_io *io, dt_plan *p, dt_binding *b) {
-    if (dt_nodes == 1) bind_numbers(io, p, b->run);
-    dt_comm_count(p, b->run->site, b->run->meet);
+    if (dt_nodes == 1 && !io->held) bind_numbers(io, p, b->run);
+    dt_comm_count(p, io->site, io->held ? io->rec : NULL, b->run->meet);
     e->stats.programs_run += (uint64_t)dt_binding_push(p, b);
 }
 
@@ -227,7 +230,7 @@ dt_status dt_engine_run_plan(dt_engine *e, const dt_io *io, dt_plan *p, bool fou
     if (DT_UNLIKELY(begin != 0)) trace_memory(p);
     e->wide = p->n_programs;
     push_run(e, io, p, &b);
-    if (DT_UNLIKELY(begin != 0)) dt_trace_add(DT_TRACE_RUN, "dispatch", io->site[0], begin, (uint64_t)io->n_calls, found);
+    if (DT_UNLIKELY(begin != 0)) dt_trace_add(DT_TRACE_RUN, "dispatch", io->site[io->rec ? io->rec[0] : 0], begin, (uint64_t)io->n_calls, found);
     return DT_OK;
 }
 

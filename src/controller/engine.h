@@ -41,11 +41,13 @@ typedef struct dt_held { /* memory of which one part stands for all devices: wha
         dt_gvalue *v;
     };
 } dt_held;
-typedef struct dt_io {      /* what a run of a plan reads and makes */
-    dt_gvalue **ext;        /* (n_ext,) */
-    dt_gvalue **out;        /* (n_outs,) without parts yet */
-    const dt_held *held;    /* instead of ext, if dt_engine_alike … */
-    dt_held *made;          /* … and of out: filled in */
+typedef struct dt_io { /* what a run of a plan reads and makes */
+    dt_gvalue **ext;   /* (n_ext,) */
+    dt_gvalue **out;   /* (n_outs,) without parts yet */
+    /* if dt_engine_alike, these may be there instead, or NULL: */
+    const dt_held *held;    /* (n_ext,) */
+    dt_held *made;          /* (n_outs,) filled in */
+    const uint32_t *rec;    /* (n_nodes,) node k's site is site[rec[k]]; numbers are not looked at */
     const uint32_t *site;   /* (n_nodes,) at least one */
     const uint64_t *number; /* (n_numbers,) as in the records */
     uint32_t n_calls;       /* for traces */
@@ -153,8 +155,8 @@ void dt_cache_free(dt_engine *e);
 void dt_cache_forget_simulated(dt_engine *e); /* plans of simulated devices, with what repeats of them */
 
 /* report.c */
-/* Counts the collectives of a run that is about to be pushed. meet NULL: nobody meets; else it gets what dt_comm_moved wants. */
-void dt_comm_count(const dt_plan *p, const uint32_t *site, dt_rendezvous *meet);
+/* Counts the collectives of a run that is about to be pushed. rec not NULL: node k's site is site[rec[k]]. meet NULL: nobody meets; else it gets what dt_comm_moved wants. */
+void dt_comm_count(dt_plan *p, const uint32_t *site, const uint32_t *rec, dt_rendezvous *meet);
 void dt_comm_moved(void *entry, dt_device sender, uint64_t bytes); /* bytes known only at run time; any thread */
 /* Of a log of n entries so far, `each` bytes long, whose last `size` lie in a ring: those still there into out, oldest first, cap at most. Returns how many. The
  * log's lock is held. */

@@ -50,33 +50,46 @@ static void count_sender(dt_device d, uint64_t bytes) {
     sent[place[at] - 1].bytes += bytes;
 }
 
-static entry *count(dt_coll *c, uint32_t site) {
-    if (!c->bytes_moved && !strcmp(c->kind, "local")) return NULL; /* several pieces of what the device has itself */
-    if (!c->counted || c->counted_site != site) {
-        c->counted = entry_of(c->kind, c->mesh_dim, site); /* without memory for a report the work goes on */
-        c->counted_site = site;
+typedef struct counted { /* a plan's collective: where it was counted last */
+    entry *e;
+    int64_t bytes;
+    uint32_t node, site;
+    bool counts, simulated;
+} counted;
+
+static counted *counted_new(dt_plan *p) {
+    counted *all = DT_ARENA_ARRAY(&p->arena, counted, p->n_colls);
+    for (int i = 0; i < p->n_colls && all; i++) {
+        const dt_coll *c = p->coll[i];
+        all[i] = (counted){.bytes = c->bytes_moved, .node = c->node};
+        all[i].counts = c->bytes_moved || strcmp(c->kind, "local") != 0; /* else several pieces of what the device has itself */
+        all[i].simulated = c->n && dt_device_kind(c->party[0].device) == DT_SIM;
     }
-    entry *e = c->counted; /* entries are never freed */
-    if (e) {
-        e->e.count++;
-        e->e.bytes += (uint64_t)c->bytes_moved;
-    }
-    bool simulated = c->n && dt_device_kind(c->party[0].device) == DT_SIM; /* the simulation's report has the bytes by link */
-    for (int i = 0; i < c->n && !simulated; i++)
-        if (c->party[i].bytes_sent) count_sender(c->party[i].device, (uint64_t)c->party[i].bytes_sent);
-    return e;
+    return all;
 }
 
-void dt_comm_count(const dt_plan *p, const uint32_t *site, dt_rendezvous *meet) {
+void dt_comm_count(dt_plan *p, const uint32_t *site, const uint32_t *rec, dt_rendezvous *meet) {
     if (!p->n_colls) return;
+    counted *x = p->counts ? p->counts : (p->counts = counted_new(p));
     pthread_mutex_lock(&lock);
-    for (int i = 0; i < p->n_colls; i++) {
-        entry *e = count(p->coll[i], site[p->coll[i]->node]);
-        if (!meet) continue;
-        meet[i].moved_ctx = e;
-        meet[i].moved = dt_comm_moved;
+    for (int i = 0; i < p->n_colls && x; i++, x++) { /* without memory for a report the work goes on */
+        uint32_t at = site[rec ? rec[x->node] : x->node];
+        if (x->counts && (!x->e || x->site != at)) {
+            x->e = entry_of(p->coll[i]->kind, p->coll[i]->mesh_dim, at); /* entries are never freed */
+            x->site = at;
+        }
+        if (x->e) {
+            x->e->e.count++;
+            x->e->e.bytes += (uint64_t)x->bytes;
+        }
+        if (meet) meet[i].moved_ctx = x->e;
+        if (x->simulated || !x->counts) continue; /* the simulation's report has the bytes by link */
+        const dt_coll *c = p->coll[i];
+        for (int k = 0; k < c->n; k++)
+            if (c->party[k].bytes_sent) count_sender(c->party[k].device, (uint64_t)c->party[k].bytes_sent);
     }
     pthread_mutex_unlock(&lock);
+    for (int i = 0; i < p->n_colls && meet; i++) meet[i].moved = dt_comm_moved;
 }
 
 void dt_comm_moved(void *e, dt_device sender, uint64_t bytes) {

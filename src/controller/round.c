@@ -197,8 +197,8 @@ static void script_free(round *s) {
     for (uint32_t i = 0; i < s->n_call; i++) dt_call_unref(s->call[i]);
     commits_drop(s);
     bytes_all -= s->bytes;
-    void *all[] = {s->word,  s->ext_layout, s->named,    s->commit, s->x,    s->place,      s->inner_at_place,
-                   s->check, s->last,       s->ext_last, s->end,    s->call, s->call_count, s};
+    void *all[] = {s->word, s->ext_layout, s->named, s->commit, s->x,          s->place, s->inner_at_place, s->run, s->want,
+                   s->last, s->ext_last,   s->end,   s->call,   s->call_count, s};
     for (size_t i = 0; i < sizeof all / sizeof *all; i++) dt_free(all[i]);
 }
 
@@ -260,19 +260,24 @@ static bool collect_calls(round *s) {
     return ok;
 }
 
-/* Which results' names a commit depends on: those that it makes or leaves out because of them. */
+/* Which results' names a commit depends on: those of results that it makes or leaves out because of them. */
 static void list_checks(round *s, const uint32_t *inner_at) {
     uint32_t n = 0;
     for (uint32_t i = 0; i < s->n_commit; i++) {
         commit *c = &s->commit[i];
         const uint32_t *r = dt_commit_numbers(s, c);
-        c->check = n;
-        for (uint32_t k = 0; k < c->n_rec; k++) {
-            uint32_t end = r[k] + 1 < s->n_rec ? inner_at[r[k] + 1] : s->n_inner;
-            for (uint32_t v = inner_at[r[k]]; v < end; v++)
-                if (s->named[v] == GONE || s->place[v] == NO_PLACE || !s->last[s->place[v]]) s->check[n++] = v << 1 | (s->named[v] == NAMED);
+        c->run = n;
+        for (uint32_t k = 0, next = UINT32_MAX; k < c->n_rec; k++) {
+            uint32_t first = inner_at[r[k]], end = r[k] + 1 < s->n_rec ? inner_at[r[k] + 1] : s->n_inner;
+            if (first != next) {
+                s->run[2 * n] = first;
+                s->run[2 * n++ + 1] = 0;
+            }
+            s->run[2 * n - 1] += end - first;
+            next = end;
+            for (uint32_t v = first; v < end; v++) s->want[v] = s->named[v] == GONE ? 1 : s->place[v] == NO_PLACE || !s->last[s->place[v]] ? 0 : 2;
         }
-        c->n_check = n - c->check;
+        c->n_run = n - c->run;
     }
 }
 
@@ -332,7 +337,8 @@ static void *copy(const void *from, size_t n, size_t each) {
 
 /* rec as a script; NULL: out of host memory. */
 static round *script_new(void) {
-    size_t bytes = 8 * (size_t)rec.n_word + 16 * (size_t)rec.n_inner + 16 * (size_t)rec.n_ext + 12 * (size_t)rec.n_x + sizeof(commit) * rec.n_commit;
+    size_t bytes = 8 * (size_t)rec.n_word + 12 * (size_t)rec.n_inner + 8 * (size_t)rec.n_rec + 16 * (size_t)rec.n_ext + 12 * (size_t)rec.n_x +
+                   sizeof(commit) * rec.n_commit;
     make_room(bytes);
     round *s = bytes > bytes_max ? NULL : dt_malloc(sizeof *s);
     if (!s) return NULL;
@@ -344,7 +350,8 @@ static round *script_new(void) {
     s->named = copy(rec.named, rec.n_inner, sizeof *rec.named);
     s->commit = copy(rec.commit, rec.n_commit, sizeof *rec.commit);
     s->x = copy(rec.x, rec.n_x, sizeof *rec.x);
-    s->check = dt_malloc(sizeof *s->check * rec.n_inner + 1);
+    s->run = dt_malloc(2 * sizeof *s->run * rec.n_rec + 1);
+    s->want = dt_malloc(rec.n_inner + 1);
     s->place = dt_malloc(sizeof *s->place * rec.n_inner + 1);
     s->end = dt_malloc(sizeof *s->end * rec.n_x + 1);
     s->ext_last = dt_calloc(rec.n_ext + 1, sizeof *s->ext_last);
@@ -357,7 +364,7 @@ static round *script_new(void) {
         rec.n_commit = 0; /* their references are the script's */
     else
         s->n_commit = 0;
-    bool ok = s->word && s->ext_layout && s->named && s->commit && s->x && s->check && s->place && s->end && s->ext_last && collect_calls(s) &&
+    bool ok = s->word && s->ext_layout && s->named && s->commit && s->x && s->run && s->want && s->place && s->end && s->ext_last && collect_calls(s) &&
               list_places(s) && list_ends(s);
     if (!ok) {
         script_free(s);
@@ -390,6 +397,7 @@ void dt_round_end(dt_engine *e) {
 
 /* ---- which script -------------------------------------------------------------------------------------------------------------------------------------- */
 static bool complete(void) { return m->at == a->s->n_word; }
+bool dt_round_active(void) { return a->s != NULL; }
 bool dt_round_complete(void) { return a->s && complete(); }
 
 static round *candidate(const uint64_t *w) {

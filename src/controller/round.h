@@ -7,7 +7,8 @@
 /* A call arrives while calls go to segments. True: it is what the expected round has at this place, and was taken. False: the caller records it as usual, and then
  * says so. */
 bool dt_round_call(dt_engine *e, const uint64_t *w);
-void dt_round_open(void); /* a call will be recorded */
+bool dt_round_active(void); /* one is being replayed */
+void dt_round_open(void);   /* a call will be recorded */
 void dt_round_record(const uint64_t *w, dt_gnode *n);
 bool dt_round_drop(dt_engine *e, uint32_t id); /* true: the value belongs to the round that is replayed, and was dealt with */
 bool dt_round_complete(void);                  /* all records of a round were taken, and some of it is not dispatched: only its end is waited for */

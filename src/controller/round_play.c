@@ -193,11 +193,27 @@ static bool may_overwrite(uint32_t v) {
     return dt_gvalue_donatable(g);
 }
 
+/* Are n results as they must be? The index of one that is not, or n. */
+static uint32_t names_differ(const uint8_t *gone, const uint8_t *want, uint32_t n) {
+    const uint64_t ones = 0x0101010101010101u;
+    uint32_t i = 0;
+    for (; i + 8 <= n; i += 8) {
+        uint64_t g, w;
+        memcpy(&g, gone + i, 8);
+        memcpy(&w, want + i, 8);
+        if (DT_UNLIKELY((g ^ w) & ~(w >> 1) & ones)) break;
+    }
+    while (i < n && (want[i] == 2 || gone[i] == want[i])) i++;
+    return i;
+}
+
 /* What the comparison of records could not tell. NULL: c's plan may run, with a->held or, if not *held, with a->value. */
 static const char *check(const commit *c, bool *held) {
-    const uint32_t *r = a->s->check + c->check;
-    for (uint32_t i = 0; i < c->n_check; i++)
-        if (DT_UNLIKELY(a->gone[r[i] >> 1] == (r[i] & 1))) return r[i] & 1 ? "a result is no longer named" : "a result is still named";
+    const uint32_t *r = a->s->run + 2 * c->run;
+    for (uint32_t i = 0; i < c->n_run; i++, r += 2) {
+        uint32_t at = r[0] + names_differ(a->gone + r[0], a->s->want + r[0], r[1]);
+        if (DT_UNLIKELY(at < r[0] + r[1])) return a->s->want[at] ? "a result is still named" : "a result is no longer named";
+    }
     *held = dt_engine_alike(c->plan) && gather_held(c);
     if (DT_UNLIKELY(!*held && !gather(c))) return "a value is lost";
     r = dt_commit_numbers(a->s, c) + c->n_rec;
@@ -227,7 +243,12 @@ static bool make_results(const commit *c, dt_gvalue **v) {
 static const char *run_with_values(dt_engine *e, const commit *c, dt_io *io) {
     dt_plan *p = c->plan;
     dt_gvalue **v = a->value + p->n_ext;
-    const uint32_t *out = dt_commit_outs(a->s, c);
+    const uint32_t *rec_of = dt_commit_numbers(a->s, c), *number = rec_of + c->n_rec + c->n_read, *out = dt_commit_outs(a->s, c);
+    a->site[0] = a->m.site[rec_of[0]];
+    for (int i = 0; i < p->n_nodes; i++) a->site[i] = a->m.site[rec_of[i]];
+    for (int k = 0; k < p->n_numbers; k++) a->number[k] = a->m.number[number[k]];
+    io->site = a->site;
+    io->number = a->number;
     if (!make_results(c, v)) return "out of host memory";
     io->ext = a->value;
     io->out = v;
@@ -245,6 +266,8 @@ static const char *run_with_values(dt_engine *e, const commit *c, dt_io *io) {
 static const char *run_with_memory(dt_engine *e, const commit *c, dt_io *io) {
     io->held = a->held;
     io->made = a->made + c->place;
+    io->rec = dt_commit_numbers(a->s, c);
+    io->site = a->m.site;
     return dt_engine_run_plan(e, io, c->plan, true) ? "out of memory" : NULL;
 }
 
@@ -259,11 +282,7 @@ static const char *run_commit(dt_engine *e) {
     bool held;
     const char *text = check(c, &held);
     if (text) return text;
-    const uint32_t *rec_of = dt_commit_numbers(a->s, c), *number = rec_of + c->n_rec + c->n_read;
-    a->site[0] = a->m.site[rec_of[0]];
-    for (int i = 0; i < p->n_nodes; i++) a->site[i] = a->m.site[rec_of[i]];
-    for (int k = 0; k < p->n_numbers; k++) a->number[k] = a->m.number[number[k]];
-    dt_io io = {.site = a->site, .number = a->number, .n_calls = c->n_rec};
+    dt_io io = {.n_calls = c->n_rec};
     if ((text = (held ? run_with_memory : run_with_values)(e, c, &io))) return text;
     were_read(c);
     dt_order_replayed(&a->begun, &c->order);

@@ -18,9 +18,9 @@ typedef struct commit {
     /* in the round's numbers: rec (n_rec,) the live ones first | read (n_read,) the plan's externals first | number (n_numbers,) | out (n_outs,) results */
     uint32_t first;
     /* of a script: */
-    uint32_t check, n_check; /* results whose names count */
-    uint32_t place;          /* of its first result that is made */
-    uint32_t end, n_end;     /* what nobody reads after it */
+    uint32_t run, n_run; /* results that it makes or leaves out */
+    uint32_t place;      /* of its first result that is made */
+    uint32_t end, n_end; /* what nobody reads after it */
 } commit;
 
 /* A round: as it is recorded, and, cut to size, as a script. */
@@ -37,7 +37,8 @@ typedef struct round {
     uint32_t n_place;
     uint32_t *place,
         *inner_at_place; /* (n_inner,) NO_PLACE: it is never made | (n_place,). Results have places in the order in which they are made; reads name them by these */
-    uint32_t *check;     /* results: inner << 1 | named */
+    uint32_t *run;       /* of commits, one after another: first result and how many */
+    uint8_t *want;       /* (n_inner,) at its commit: 1 it must be gone, 0 must not, 2 may be either */
     uint32_t *last, *ext_last;    /* (n_place,), (n_ext,): 1 + the last commit that reads it, 0: none */
     uint32_t *end;                /* of commits, one after another: values that they are the last to read */
     dt_call **call;               /* (n_call,) every call once, referenced */

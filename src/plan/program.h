@@ -103,8 +103,6 @@ typedef struct dt_coll {
     int64_t bytes_moved; /* between devices, all parties together */
     dt_party *party;
     const dt_exchange *exchange; /* then there are no pulls, and the bytes are counted as they are read; else NULL */
-    void *counted;               /* controller/report.c: where it was counted last, for this site */
-    uint32_t counted_site;
 } dt_coll;
 /* Fills `member` and `first` from the parties' groups and n_groups. */
 dt_status dt_coll_group(dt_coll *c, dt_arena *arena) DT_WUR;
@@ -167,6 +165,10 @@ typedef struct dt_out_plan {
     uint64_t layout;
     dt_part_plan *part; /* (mesh->n,) */
 } dt_out_plan;
+typedef struct dt_shared_part { /* of a part that stands for all */
+    int64_t offset;
+    int32_t slot;
+} dt_shared_part;
 typedef struct dt_number_plan { /* number k of the run, converted from input `in` of node `node` */
     uint32_t node, in;
     uint8_t from, to; /* dt_dtype */
@@ -200,6 +202,10 @@ typedef struct dt_plan {
     /* Simulated devices that do the same: once this is known, n_programs is 1, and the first program stands for those of `n_alike` that do anything; the others are there still, but
      * nothing is bound to them, and the parts of the results are one part. 0: each for itself. */
     int n_alike, stands; /* stands: what was the first program's number */
+    /* Of that program, what binding reads in a few lines instead of many: */
+    dt_shared_part *shared; /* (n_outs,) where the results' one part lies */
+    uint32_t *shared_ext;   /* (its n_ext,) the external values */
+    void *counts;           /* controller/report.c: where its collectives are counted, in the arena. NULL: they were not yet */
     dt_arena arena;
 } dt_plan;
 void dt_plan_unref(dt_plan *p); /* any thread */

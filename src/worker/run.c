@@ -127,8 +127,8 @@ void dt_binding_undo(const dt_plan *p, dt_binding *b) {
     dt_run_free(b->run);
 }
 
-/* Results' buffers in blocks of up to BLOCK, which live as long as any of theirs. Whole blocks are kept for the next results: malloc takes longer with such sizes than all else that is
- * done for them. Any thread gives them back, one takes them, all at once. */
+/* Results' buffers in blocks of up to BLOCK, which live as long as any of theirs. Blocks are kept for the next results of as many: malloc takes longer with such sizes than all else
+ * that is done for them. Any thread gives them back, one takes them, all at once. */
 enum { BLOCK = 16 };
 typedef struct buf_block {
     _Atomic uint32_t left;
@@ -137,14 +137,21 @@ typedef struct buf_block {
     dt_buf buf[];
 } buf_block;
 static _Atomic(buf_block *) returned;
-static buf_block *ready; /* the taker's */
+static buf_block *ready[BLOCK + 1]; /* the taker's, by size */
 
 static buf_block *block_new(int n) {
-    if (n == BLOCK && !ready && atomic_load_explicit(&returned, memory_order_relaxed)) ready = atomic_exchange_explicit(&returned, NULL, memory_order_acquire);
-    buf_block *k = n == BLOCK ? ready : NULL;
+    if (!ready[n] && atomic_load_explicit(&returned, memory_order_relaxed)) {
+        buf_block *all = atomic_exchange_explicit(&returned, NULL, memory_order_acquire);
+        for (buf_block *next; all; all = next) {
+            next = all->next;
+            all->next = ready[all->n];
+            ready[all->n] = all;
+        }
+    }
+    buf_block *k = ready[n];
     if (k) {
-        ready = k->next;
-        memset(k->buf, 0, sizeof *k->buf * BLOCK);
+        ready[n] = k->next;
+        memset(k->buf, 0, sizeof *k->buf * (size_t)n);
     } else if (!(k = dt_calloc(1, sizeof *k + sizeof(dt_buf) * (size_t)n)))
         return NULL;
     k->n = (uint32_t)n;
@@ -154,22 +161,19 @@ static buf_block *block_new(int n) {
 
 void dt_buf_block_free(_Atomic uint32_t *left) {
     buf_block *k = (buf_block *)left;
-    if (k->n != BLOCK) {
-        dt_free(k);
-        return;
-    }
     k->next = atomic_load_explicit(&returned, memory_order_relaxed);
     while (!atomic_compare_exchange_weak_explicit(&returned, &k->next, k, memory_order_release, memory_order_relaxed)) {}
 }
 
 void dt_runs_forget(void) {
     for (int i = 0; i < SPARE; i++) dt_free(atomic_exchange(&spare[i], NULL));
-    for (int i = 0; i < 2; i++, ready = atomic_exchange(&returned, NULL))
-        while (ready) {
-            buf_block *k = ready;
-            ready = k->next;
+    for (int n = 0; n <= BLOCK; n++) {
+        for (buf_block *k = n ? ready[n] : atomic_exchange(&returned, NULL), *next; k; k = next) {
+            next = k->next;
             dt_free(k);
         }
+        ready[n] = NULL;
+    }
 }
 
 static dt_status bind_results(const dt_program *prog, dt_alloc *a, dt_run_part *part) {

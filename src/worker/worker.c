@@ -34,12 +34,12 @@ struct dt_worker {
 };
 
 void dt_buf_unref(dt_buf *b) {
-    if (!b || atomic_fetch_sub_explicit(&b->refs, 1, memory_order_acq_rel) != 1) return;
+    if (!b || (atomic_load_explicit(&b->refs, memory_order_acquire) != 1 && atomic_fetch_sub_explicit(&b->refs, 1, memory_order_acq_rel) != 1)) return;
     dt_error_unref(atomic_load(&b->error));
     dt_hostbuf_unref(b->host);
     if (!b->block)
         dt_free(b);
-    else if (atomic_fetch_sub_explicit(b->block, 1, memory_order_acq_rel) == 1)
+    else if (atomic_load_explicit(b->block, memory_order_acquire) == 1 || atomic_fetch_sub_explicit(b->block, 1, memory_order_acq_rel) == 1)
         dt_buf_block_free(b->block);
 }
 

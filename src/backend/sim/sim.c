@@ -243,7 +243,16 @@ static void swap_programs(dt_plan *p, int k) {
 
 /* From the next run on the program stands for all: it is made the first. */
 static void let_one_stand(dt_plan *p, priced *x) {
-    if (!(x->other = DT_ARENA_ARRAY(&p->arena, uint32_t, p->n_programs))) return;
+    const dt_program *one = &p->program[x->stands];
+    x->other = DT_ARENA_ARRAY(&p->arena, uint32_t, p->n_programs);
+    p->shared = dt_arena_alloc(&p->arena, sizeof *p->shared * (size_t)(p->n_outs + 1));
+    p->shared_ext = DT_ARENA_ARRAY(&p->arena, uint32_t, one->n_ext + 1);
+    if (!x->other || !p->shared || !p->shared_ext) return;
+    for (int k = 0; k < one->n_ext; k++) p->shared_ext[k] = one->ext[k].value;
+    for (int o = 0; o < p->n_outs; o++) { /* the same slot and offset in all */
+        p->shared[o].slot = p->out[o].part[0].slot;
+        p->shared[o].offset = p->out[o].part[0].offset;
+    }
     swap_programs(p, x->stands);
     for (int i = 1; i < p->n_programs; i++)
         if (!is_empty(&p->program[i])) x->other[x->n_others++] = dt_device_index(p->program[i].device);
