@@ -11,13 +11,15 @@
  * the controller's processor time beside the step's.
  *
  * Times are computed once per plan (`priced`, in the plan's arena). Programs whose instructions cost the same share a list; where all of a run's programs do,
- * meet at the same places and begin together, one is gone through for all.
+ * meet at the same places and begin together, one is gone through for all. Devices for which one program stands and whose clocks are the same are a gang: it has their clock, and
+ * what is added to each of them, until one of them does something else or is looked at.
  *
  * Addresses are numbers: the allocator is the real one, with its limits, caches and peaks. An error of an input (out of memory) fails all results of the run. */
 #include "plan/sim.h"
 
 #include <math.h>
 #include <pthread.h>
+#include <stdlib.h>
 #include <string.h>
 #include <time.h>
 
@@ -65,8 +67,7 @@ typedef struct priced {
     bool meets;        /* some collective is not a device's own affair */
     bool ready;        /* … and does so from the next run on */
     int stands;        /* the program that may stand for all, -1: none */
-    int n_others;
-    uint32_t *other;   /* (n_others,) it stands for these devices besides its own */
+    struct gang *gang; /* the devices it stands for */
     price_list **list; /* (n_programs,) */
     coll_price *coll;  /* (n_colls,) */
     size_t parties;    /* of all collectives */
@@ -235,6 +236,82 @@ static int stands_for_all(const dt_plan *p, const priced *x) {
     return first;
 }
 
+/* ---- gangs ------------------------------------------------------------------------------------------------------------------------------------------ */
+typedef struct gang {
+    struct gang *next;
+    bool live;         /* the members' clocks are here */
+    dt_sim_device sum; /* free_at: of all; the rest is still to be added to each */
+    int n;
+    uint32_t member[]; /* ascending */
+} gang;
+static gang *gangs;                   /* kept as long as the process */
+static gang *gang_of[DT_MAX_DEVICES]; /* a live one, or NULL */
+
+static void add(dt_sim_device *d, const dt_sim_device *x) {
+    d->busy += x->busy;
+    d->comm += x->comm;
+    d->exposed += x->exposed;
+    d->flops += x->flops;
+    d->ideal += x->ideal;
+    for (int k = 0; k < DT_LINK_LEVELS; k++) d->bytes[k] += x->bytes[k];
+    d->kernels += x->kernels;
+    d->transfers += x->transfers;
+}
+
+/* Each member has its own clock again. */
+static void gang_part(gang *g) {
+    for (int i = 0; i < g->n; i++) {
+        dt_sim_device *d = &device[g->member[i]];
+        d->free_at = g->sum.free_at;
+        add(d, &g->sum);
+        gang_of[g->member[i]] = NULL;
+    }
+    g->live = false;
+}
+
+static dt_sim_device *device_at(uint32_t i) {
+    if (gang_of[i]) gang_part(gang_of[i]);
+    return &device[i];
+}
+
+/* The members' clocks become one, if they are the same. */
+static bool gang_meet(gang *g) {
+    if (g->live) return true;
+    double at = device_at(g->member[0])->free_at;
+    bool same = true;
+    for (int i = 1; i < g->n; i++) same &= device_at(g->member[i])->free_at == at;
+    if (!same) return false;
+    for (int i = 0; i < g->n; i++) gang_of[g->member[i]] = g;
+    g->sum = (dt_sim_device){.free_at = at};
+    return g->live = true;
+}
+
+static void gangs_reset(void) {
+    for (gang *g = gangs; g; g = g->next) g->live = false;
+    memset(gang_of, 0, sizeof gang_of);
+}
+
+static int ascending(const void *a, const void *b) {
+    uint32_t x = *(const uint32_t *)a, y = *(const uint32_t *)b;
+    return (x > y) - (x < y);
+}
+
+/* Of the plan's programs that do anything. NULL: out of host memory. */
+static gang *gang_find(const dt_plan *p) {
+    gang *g = dt_malloc(sizeof *g + sizeof *g->member * (size_t)p->n_programs);
+    if (!g) return NULL;
+    *g = (gang){.next = gangs};
+    for (int i = 0; i < p->n_programs; i++)
+        if (!is_empty(&p->program[i])) g->member[g->n++] = dt_device_index(p->program[i].device);
+    qsort(g->member, (size_t)g->n, sizeof *g->member, ascending);
+    for (gang *o = gangs; o; o = o->next)
+        if (o->n == g->n && !memcmp(o->member, g->member, sizeof *g->member * (size_t)g->n)) {
+            dt_free(g);
+            return o;
+        }
+    return gangs = g;
+}
+
 static void swap_programs(dt_plan *p, int k) {
     dt_program first = p->program[0];
     p->program[0] = p->program[k];
@@ -244,18 +321,16 @@ static void swap_programs(dt_plan *p, int k) {
 /* From the next run on the program stands for all: it is made the first. */
 static void let_one_stand(dt_plan *p, priced *x) {
     const dt_program *one = &p->program[x->stands];
-    x->other = DT_ARENA_ARRAY(&p->arena, uint32_t, p->n_programs);
+    x->gang = gang_find(p);
     p->shared = dt_arena_alloc(&p->arena, sizeof *p->shared * (size_t)(p->n_outs + 1));
     p->shared_ext = DT_ARENA_ARRAY(&p->arena, uint32_t, one->n_ext + 1);
-    if (!x->other || !p->shared || !p->shared_ext) return;
+    if (!x->gang || !p->shared || !p->shared_ext) return;
     for (int k = 0; k < one->n_ext; k++) p->shared_ext[k] = one->ext[k].value;
     for (int o = 0; o < p->n_outs; o++) { /* the same slot and offset in all */
         p->shared[o].slot = p->out[o].part[0].slot;
         p->shared[o].offset = p->out[o].part[0].offset;
     }
     swap_programs(p, x->stands);
-    for (int i = 1; i < p->n_programs; i++)
-        if (!is_empty(&p->program[i])) x->other[x->n_others++] = dt_device_index(p->program[i].device);
     x->list[0] = x->list[x->stands]; /* all others' that do anything */
     p->stands = x->stands;
     x->uniform = true;
@@ -329,8 +404,9 @@ static void *grown(void *p, size_t *have, size_t want, size_t each) {
     return n;
 }
 
-static double starts_at(const dt_program *prog, const dt_run_part *part) {
-    double t = fmax(host_at, device[dt_device_index(prog->device)].free_at);
+/* When the memory that it reads and overwrites is there. */
+static double data_at(const dt_program *prog, const dt_run_part *part) {
+    double t = host_at;
     for (int k = 0; k < prog->n_ext; k++) {
         const dt_buf *b = part->buf[k];
         if (prog->ext[k].device != prog->device)
@@ -339,6 +415,10 @@ static double starts_at(const dt_program *prog, const dt_run_part *part) {
             t = fmax(t, b->read_until);
     }
     return t;
+}
+
+static double starts_at(const dt_program *prog, const dt_run_part *part) {
+    return fmax(device_at(dt_device_index(prog->device))->free_at, data_at(prog, part));
 }
 
 /* An instruction that begins at `from` and waits for nobody; the queue has been waiting for the other one until `other_end`, whose last transfer took `took`. */
@@ -385,23 +465,13 @@ static dt_sim_device account(const going *g, const price_list *l) {
     return d;
 }
 
-static inline void finish_device(uint32_t i, const dt_sim_device *x, double end) {
-    dt_sim_device *d = &device[i];
+static void finish_device(dt_sim_device *d, const dt_sim_device *x, double end) {
     d->free_at = end;
-    d->busy += x->busy;
-    d->comm += x->comm;
-    d->exposed += x->exposed;
-    d->flops += x->flops;
-    d->ideal += x->ideal;
-    for (int k = 0; k < DT_LINK_LEVELS; k++) d->bytes[k] += x->bytes[k];
-    d->kernels += x->kernels;
-    d->transfers += x->transfers;
+    add(d, x);
     if (end > totals.now) totals.now = end;
 }
 
-static void finish(const dt_sim_device *x, const dt_program *prog, dt_run_part *part) {
-    double end = x->free_at;
-    finish_device(dt_device_index(prog->device), x, end);
+static void finish_memory(double end, const dt_program *prog, dt_run_part *part) {
     for (int k = 0; k < prog->n_ext + prog->n_out; k++) {
         dt_buf *b = part->buf[k];
         if (k < prog->n_ext && prog->ext[k].device != prog->device)
@@ -409,6 +479,11 @@ static void finish(const dt_sim_device *x, const dt_program *prog, dt_run_part *
         else if (k >= prog->n_ext || prog->ext[k].written)
             b->written_at = end;
     }
+}
+
+static void finish(const dt_sim_device *x, const dt_program *prog, dt_run_part *part) {
+    finish_device(device_at(dt_device_index(prog->device)), x, x->free_at);
+    finish_memory(x->free_at, prog, part);
 }
 
 /* Real devices would wait for ever here: say so, rather than give the time until then. */
@@ -422,7 +497,7 @@ static dt_status at_end(const going *g, const dt_program *prog, const price_list
 
 /* Every program of the run alike: one is gone through. Its queues wait for each other only backwards in one order, so going as far as possible on one and then
  * on the other comes to an end. */
-static dt_status go_together(dt_run *r, const priced *x, going *g) {
+static dt_status go_together(dt_run *r, const priced *x, going *g, double data) {
     const price_list *l = x->list[0];
     for (bool moved = true; moved;) {
         moved = false;
@@ -437,10 +512,17 @@ static dt_status go_together(dt_run *r, const priced *x, going *g) {
     }
     DT_TRY(at_end(g, &r->plan->program[0], l));
     const dt_sim_device all = account(g, l);
-    for (int i = 0; i < r->plan->n_programs; i++) finish(&all, &r->plan->program[i], &r->part[i]);
-    for (int i = 0; r->plan->n_alike && i < x->n_others; i++) {
-        double own = fmax(host_at, device[x->other[i]].free_at);
-        finish_device(x->other[i], &all, x->meets ? all.free_at : all.free_at + (own - g->begin));
+    if (!r->plan->n_alike)
+        for (int i = 0; i < r->plan->n_programs; i++) finish(&all, &r->plan->program[i], &r->part[i]);
+    else {
+        if (x->gang->live)
+            finish_device(&x->gang->sum, &all, all.free_at);
+        else
+            for (int i = 0; i < x->gang->n; i++) {
+                dt_sim_device *d = device_at(x->gang->member[i]);
+                finish_device(d, &all, x->meets ? all.free_at : all.free_at + (fmax(d->free_at, data) - g->begin));
+            }
+        finish_memory(all.free_at, &r->plan->program[0], &r->part[0]);
     }
     return DT_OK;
 }
@@ -498,11 +580,18 @@ static dt_status go(dt_run *r, priced *x) {
     m->woken = grown(m->woken, &m->n_woken, x->parties + 1, sizeof *m->woken);
     if (!m->g || !m->woken) return no_memory();
     bool together = x->uniform;
-    for (size_t i = 0; i < n; i++) {
+    double data = 0;
+    if (p->n_alike) {
+        data = data_at(&p->program[0], &r->part[0]);
+        bool one = gang_meet(x->gang);
+        double free_at = one ? x->gang->sum.free_at : device_at(dt_device_index(p->program[0].device))->free_at;
+        for (int i = 0; !one && x->meets && i < x->gang->n; i++) free_at = fmax(free_at, device_at(x->gang->member[i])->free_at);
+        m->g[0] = (going){.begin = fmax(free_at, data)};
+    }
+    for (size_t i = 0; !p->n_alike && i < n; i++) {
         m->g[i] = (going){.begin = starts_at(&p->program[i], &r->part[i])};
         together &= m->g[i].begin == m->g[0].begin;
     }
-    for (int i = 0; x->meets && p->n_alike && i < x->n_others; i++) m->g[0].begin = fmax(m->g[0].begin, device[x->other[i]].free_at);
     size_t sets = together ? 1 : n;
     m->time = grown(m->time, &m->n_time, sets * each + 1, sizeof *m->time);
     if (!m->time) return no_memory();
@@ -514,7 +603,7 @@ static dt_status go(dt_run *r, priced *x) {
     }
     bool stand = x->stands >= 0 && !p->n_alike && (!x->meets || begin_together(p, m->g, x->stands));
     if (together) {
-        DT_TRY(go_together(r, x, &m->g[0]));
+        DT_TRY(go_together(r, x, &m->g[0], data));
         if (stand) x->ready = true;
         return DT_OK;
     }
@@ -597,7 +686,7 @@ void dt_sim_run(dt_run *r) {
 }
 
 void dt_sim_awaited(dt_device d) {
-    if (device && dt_device_index(d) < (uint32_t)n_devices) host_at = fmax(host_at, device[dt_device_index(d)].free_at);
+    if (device && dt_device_index(d) < (uint32_t)n_devices) host_at = fmax(host_at, device_at(dt_device_index(d))->free_at);
 }
 
 void dt_sim_read(dt_device d, const dt_view *dst) {
@@ -612,6 +701,7 @@ dt_status dt_sim_start(const dt_hardware *h, int n) {
     if (!d) return no_memory();
     dt_free(device);
     device = d;
+    gangs_reset();
     n_devices = n;
     host_at = 0;
     totals = (dt_sim_totals){0};
@@ -628,7 +718,7 @@ void dt_sim_stop(void) {
 }
 
 int dt_sim_devices(void) { return atomic_load(&dt_sim_on) ? n_devices : 0; }
-const dt_sim_device *dt_sim_device_get(int i) { return &device[i]; }
+const dt_sim_device *dt_sim_device_get(int i) { return device_at((uint32_t)i); }
 void dt_sim_totals_get(dt_sim_totals *out) { *out = totals; }
 int64_t dt_sim_memory(void) { return serving ? serving_limit : dt_hardware_get()->memory; }
 
