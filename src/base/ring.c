@@ -33,6 +33,7 @@ void dt_ring_fini(dt_ring *r) {
 }
 
 void dt_ring_wake(dt_ring *r) {
+    atomic_store(&r->woken, 1);
     if (atomic_exchange(&r->sleeping, 0)) dt_futex_wake(&r->sleeping, 1);
 }
 
@@ -90,5 +91,13 @@ void dt_ring_wait(dt_ring *r, int64_t usec, bool deep) {
     uint32_t how = deep ? 1 : 2;
     atomic_store(&r->sleeping, how);
     if (atomic_load(&r->head) == atomic_load(&r->tail)) dt_futex_wait(&r->sleeping, how, usec);
+    atomic_store(&r->sleeping, 0);
+}
+
+bool dt_ring_woken(dt_ring *r) { return atomic_exchange(&r->woken, 0); }
+
+void dt_ring_nap(dt_ring *r, int64_t usec) {
+    atomic_store(&r->sleeping, 2);
+    if (!atomic_load(&r->woken)) dt_futex_wait(&r->sleeping, 2, usec);
     atomic_store(&r->sleeping, 0);
 }

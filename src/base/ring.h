@@ -23,6 +23,7 @@ typedef struct dt_ring {
     _Alignas(64) _Atomic uint64_t head;
     _Alignas(64) _Atomic uint32_t sleeping; /* 0: consumer runs; 1: asleep, wake me at the next publish; 2: naps, wake me only when asked */
     _Atomic uint32_t want_space;            /* 1: the producer waits for space */
+    _Atomic uint32_t woken;                 /* 1: dt_ring_wake was called */
 } dt_ring;
 
 #define DT_RING_WRAP UINT64_MAX
@@ -51,6 +52,8 @@ void dt_ring_consume(dt_ring *r, size_t n);
 /* Sleep until there is a word, dt_ring_wake, or `usec` microseconds passed. `deep`: the next publish wakes us; otherwise it is a nap
  * that costs the producer nothing. Records published during a nap are seen at its end. */
 void dt_ring_wait(dt_ring *r, int64_t usec, bool deep);
+bool dt_ring_woken(dt_ring *r);             /* was dt_ring_wake called since the last time? Before the words are looked at that it was called for. */
+void dt_ring_nap(dt_ring *r, int64_t usec); /* Sleep whether there are words or not: until dt_ring_wake, also one not yet asked for. */
 
 /* Futex helpers, shared by rings, teams and futures. Return after a wake, a change of *addr, a signal or the timeout (<0: none). */
 void dt_futex_wait(_Atomic uint32_t *addr, uint32_t expected, int64_t usec);

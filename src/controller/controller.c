@@ -19,7 +19,7 @@
 #include "passes/options.h"
 #include "plan/trace.h"
 
-enum { RING_WORDS = 1 << 18, NODES_MIN = 48, NODES_LONG = 96, NODES_MAX = 768, NAP_US = 60 };
+enum { RING_WORDS = 1 << 18, NODES_MIN = 48, NODES_LONG = 96, NODES_MAX = 768, NAP_US = 60, READ_US = 30 };
 /* How long the client must have been silent, in ns. */
 enum { QUIET_ASLEEP = 300000, QUIET_REPEAT = 10000000, QUIET_ORDER = 20000000 };
 
@@ -451,14 +451,25 @@ static void wait_for_records(dt_engine *e, uint64_t quiet, bool waits) {
     dt_ring_wait(&e->ring, asleep && !waits ? -1 : nap, asleep);
 }
 
+/* While reads follow each other closely and whoever waits for them does the work (help.c): sleep, longer each time, unless somebody asks. *seen: how often they had. */
+static void stay_away(dt_engine *e, uint64_t *seen) {
+    for (int64_t nap = NAP_US; !dt_ring_woken(&e->ring); dt_ring_nap(&e->ring, nap)) {
+        uint64_t n = dt_engine_helped(), more = n - *seen;
+        *seen = n;
+        if (more < (uint64_t)nap / READ_US) return;
+        if (nap < 16 * NAP_US) nap *= 2;
+    }
+}
+
 static void *controller_main(void *arg) {
     dt_engine *e = arg;
     pthread_setname_np(pthread_self(), "dt-controller");
     dt_trace_lane("controller");
     dt_devices_idle = dt_engine_flush;
     dt_devices_wait = dt_nodes > 1 ? dt_remote_flush : NULL;
-    uint64_t seen = 0, since = 0;
+    uint64_t seen = 0, since = 0, helped = 0;
     for (;;) {
+        stay_away(e, &helped);
         dt_engine_enter();
         if (!dt_engine_drain(e, UINT64_MAX)) {
             dt_engine_leave();

@@ -128,6 +128,7 @@ void dt_order_ghost(uint32_t segment, uint32_t n_gone); /* the call just placed 
 /* help.c: who may touch all of this */
 void dt_engine_enter(void); /* any thread; sleeps while another is inside */
 void dt_engine_leave(void);
+uint64_t dt_engine_helped(void); /* how often somebody helped */
 void dt_engine_help_begin(void);
 void dt_engine_help_end(void); /* waits for those who help; nobody begins to any more */
 

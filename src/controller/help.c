@@ -12,6 +12,9 @@
  * The reader cannot look at signals meanwhile, so it takes short programs only (worker.h), and helps only in one process and where the last run was of few devices (how many there are does not matter),
  * with room on its stack. Under the profiler it does not help: what runs where is what is looked at.
  *
+ * Where one read follows another, a controller that wakes up in between takes the caches and a core from who does its work, and if it takes the records of
+ * half a read, wakes the worker for the other half. So it stays away while there is a read in each 30 us (controller.c, stay_away).
+ *
  * A helper may be inside when the engine stops: `helpers` counts them, and dt_engine_help_end waits for the last. */
 #ifndef _GNU_SOURCE
 #define _GNU_SOURCE
@@ -28,7 +31,8 @@ enum { DEVICES_MAX = 8, STACK_MIN = 1 << 20 };
 static pthread_mutex_t role = PTHREAD_MUTEX_INITIALIZER;
 static _Atomic uint32_t helpers; /* a futex word */
 static _Atomic bool open_to_help;
-static _Atomic bool lone; /* few devices at work, one process: written inside, read by who wants to help */
+static _Atomic uint64_t helped; /* how often */
+static _Atomic bool lone;       /* few devices at work, one process: written inside, read by who wants to help */
 
 void dt_engine_enter(void) { pthread_mutex_lock(&role); }
 
@@ -72,8 +76,11 @@ static bool drain(dt_engine *e, dt_device_state **unwoken) {
     *unwoken = dt_the_devices.unwoken;
     dt_the_devices.unwoken = NULL;
     dt_engine_leave();
+    atomic_fetch_add_explicit(&helped, 1, memory_order_relaxed);
     return true;
 }
+
+uint64_t dt_engine_helped(void) { return atomic_load_explicit(&helped, memory_order_relaxed); }
 
 static bool help(dt_engine *e, const dt_future *f) {
     dt_device_state *s = NULL;

@@ -105,3 +105,22 @@ TEST(wake_ends_a_nap) {
     pthread_join(thread, NULL);
     dt_ring_fini(&r);
 }
+
+/* Whether there are words or not, and whether the wake comes before the nap or in it. */
+TEST(a_wake_is_not_lost_to_a_nap_that_begins_later) {
+    dt_ring r;
+    REQUIRE_OK(dt_ring_init(&r, SMALL));
+    put(&r, 0);
+    CHECK(!dt_ring_woken(&r));
+    dt_ring_wake(&r);
+    uint64_t start = dt_now_ns();
+    dt_ring_nap(&r, 20000000);
+    CHECK(dt_ring_woken(&r));
+    CHECK(!dt_ring_woken(&r));
+    pthread_t thread;
+    REQUIRE(pthread_create(&thread, NULL, wake_later, &r) == 0);
+    while (!dt_ring_woken(&r)) dt_ring_nap(&r, 20000000);
+    CHECK(dt_now_ns() - start < 10000000000u);
+    pthread_join(thread, NULL);
+    dt_ring_fini(&r);
+}
