@@ -240,10 +240,10 @@ static void post(command *c) {
     dt_bell_ring_at(to);
 }
 
-bool dt_progress_along_tree(int to, uint32_t n, const void *list, size_t list_bytes, const void *data, size_t bytes, bool here) {
+bool dt_progress_along_tree(int to, uint32_t branches, uint32_t n, const void *list, size_t list_bytes, const void *data, size_t bytes, bool here) {
     command *c = dt_malloc(sizeof *c + sizeof(header) + list_bytes + bytes);
     if (!c) return false;
-    header h = {K_TREE, n, 0, bytes};
+    header h = {K_TREE, n, branches, bytes};
     *c = (command){.to = to, .bytes = sizeof h + list_bytes + bytes};
     memcpy(c->data, &h, sizeof h);
     memcpy(c->data + sizeof h, list, list_bytes);
@@ -414,7 +414,7 @@ static void on_control(int from, const uint8_t *data, size_t bytes) {
             dt_progress_hand_over(from, data, bytes);
         break;
     case K_GRANT: dt_streams_granted(from, h.tag, h.key, (uint32_t)(h.bytes >> 32), (uint32_t)h.bytes); break;
-    case K_TREE: dt_tree_pass_on(h.tag, h.bytes, data, bytes); break;
+    case K_TREE: dt_tree_pass_on(h.key, h.tag, h.bytes, data, bytes); break;
     case K_BULK: on_bulk(from, &h, data, 0); break;
     case K_SMALL:
         if (h.bytes == bytes) on_bulk(from, &h, data, bytes);
@@ -613,8 +613,8 @@ static bool begin(void) {
 /* Longer the longer nothing happened: whom a message is for may be computing, on the same cores. And where more processes than cores poll, who would
  * keep each other from working. Where whoever sends also rings there is no need to look; the nap is for what a library keeps back until it is called. */
 static int64_t nap(uint64_t idle_us) {
-    enum { RUNG_US = 50000 };
-    if (net.bells && !net.flights && !dt_streams_active()) return idle_us < 2000 ? net.crowd * 100 : RUNG_US;
+    enum { RUNG_US = 50000, SENT_US = 10000 };
+    if (net.bells && !net.flights && !dt_streams_active()) return idle_us < 2000 ? SENT_US : RUNG_US;
     bool waits = net.flights || net.wanted || dt_streams_active();
     return net.crowd * (idle_us < 500 ? 20 : idle_us < 2000 ? 50 : waits || idle_us < 1000000 ? 100 : 1000);
 }

@@ -60,11 +60,13 @@ int dt_net_local_rank(void);
 
 /* Control: data is copied before the call returns. Messages from one process to another arrive in the order of the calls, whichever of the two sends them. */
 dt_status dt_net_send(int to, const void *data, size_t bytes) DT_WUR;
-/* The same message to n nodes, rank 0's privilege: along a binary tree when there are many. A node that is lost takes those with it that are reached through it. */
+/* The same message to n nodes, rank 0's privilege: along a tree when there are many. A node that is lost takes those with it that are reached through it. */
 dt_status dt_net_multicast(const int *to, int n, const void *data, size_t bytes) DT_WUR;
 
-/* tree.c: which of `tree`'s n_tree targets a multicast reaches through `rank`; how many, into `below` (room for n_tree). */
-int dt_net_below(const int *tree, int n_tree, int rank, int *below);
+/* tree.c: where part k of n targets begins, when a process that passes a message on cuts them for its branches */
+static inline size_t dt_net_part(size_t n, int branches, int k) { return (n * (size_t)k + (size_t)branches - 1) / (size_t)branches; }
+/* Which of n `ranks` a multicast reaches through `rank`; how many, into `below` (room for n). */
+int dt_net_below(const int *ranks, int n, int branches, int rank, int *below);
 
 /* Bulk: r, and data, stay the caller's and must live until the wait returns. A send and the receive of the same (pair, key) meet; bytes are equal on
  * both sides. A key may be used again when both are done. */

@@ -38,10 +38,10 @@ bool dt_process_readable(const dt_progress_member *member, int n, int self);
 /* tree.c: rank 0's messages in its order, also those along a tree. What a node gets of them: the message's number; or the targets' list and the data, whose length is stated. */
 uint64_t dt_tree_number(int to); /* rank 0: of its next message to it, which it is */
 void dt_tree_deliver(uint64_t seq, const uint8_t *data, size_t bytes);
-void dt_tree_pass_on(size_t entries, uint64_t data_bytes, const uint8_t *message, size_t bytes);
+void dt_tree_pass_on(uint64_t branches, size_t entries, uint64_t data_bytes, const uint8_t *message, size_t bytes);
 int dt_tree_below(int rank, int *below); /* rank 0: who may have missed a message when `rank` is lost (room for all) */
 /* What it needs of net.c: sends list and data to `to` as a message along the tree, false: no memory; counts what was sent; delivers. */
-bool dt_progress_along_tree(int to, uint32_t n, const void *list, size_t list_bytes, const void *data, size_t bytes, bool here);
+bool dt_progress_along_tree(int to, uint32_t branches, uint32_t n, const void *list, size_t list_bytes, const void *data, size_t bytes, bool here);
 void dt_progress_count(int messages, size_t bytes);
 void dt_progress_hand_over(int from, const uint8_t *data, size_t bytes);
 

@@ -1,9 +1,10 @@
 /* Rank 0's messages: the tree along which it tells many nodes the same, and the order in which a node takes them.
  *
  * A message along the tree carries the list of its targets, with the number that it has among rank 0's messages to each; neighbours with one number are one
- * entry, so that the list of all is short. Rank 0 halves the list; the first
- * target of a half gets it, and passes it on to the halves of what follows. So a message may be overtaken by a later one that came straight or by another
- * tree: a node keeps those that come too early.
+ * entry, so that the list of all is short. Rank 0 cuts the list into as many parts as the tree has branches; the first target of a part gets it, and passes it
+ * on to the parts of what follows. Small messages go by eight, since what counts is how many processes must be scheduled one after the other, large ones by
+ * two, since rank 0 copies them for each. So a message may be overtaken by a later one that came straight or by another tree: a node keeps those that come
+ * too early.
  *
  * Threads: dt_net_multicast and dt_tree_number are rank 0's, one thread at a time; the rest is the progress thread's. */
 #include <pthread.h>
@@ -12,7 +13,7 @@
 #include "base/arena.h"
 #include "comm/progress.h"
 
-enum { TREE_BYTES = 64 << 20, TREE_MIN = 6 };
+enum { TREE_BYTES = 64 << 20, TREE_MIN = 6, SMALL = 16 << 10, SMALL_BRANCHES = 8 };
 
 typedef struct target {
     int rank;
@@ -33,16 +34,16 @@ typedef struct held { /* a message that came before its predecessor */
 static struct {
     uint64_t sent_to[DT_NET_RANKS]; /* rank 0: messages to each */
     pthread_mutex_t lock;
-    int last[DT_NET_RANKS], n_last; /* rank 0: whom the last message along a tree went to, in order; with `lock` */
-    uint64_t expected;              /* the number of rank 0's next message */
-    held *held;                     /* later ones that came first */
+    int last[DT_NET_RANKS], n_last, branches; /* rank 0: whom the last message along a tree went to, in order; with `lock` */
+    uint64_t expected;                        /* the number of rank 0's next message */
+    held *held;                               /* later ones that came first */
 } tree = {.lock = PTHREAD_MUTEX_INITIALIZER};
 
 /* ---- rank 0 ---------------------------------------------------------------------------------------------------------------------------------------- */
 uint64_t dt_tree_number(int to) { return tree.sent_to[to]++; }
 
 /* To the first of n targets, with the list of all. False: out of host memory. */
-static bool to_first(const target *t, size_t n, const void *data, size_t bytes, bool here) {
+static bool to_first(const target *t, size_t n, int branches, const void *data, size_t bytes, bool here) {
     targets *list = dt_malloc(sizeof *list * n);
     size_t m = 0;
     if (!list) return false;
@@ -52,8 +53,18 @@ static bool to_first(const target *t, size_t n, const void *data, size_t bytes, 
         else
             list[m++] = (targets){t[i].rank, 1, t[i].seq};
     }
-    bool sent = dt_progress_along_tree(t->rank, (uint32_t)m, list, sizeof *list * m, data, bytes, here);
+    bool sent = dt_progress_along_tree(t->rank, (uint32_t)branches, (uint32_t)m, list, sizeof *list * m, data, bytes, here);
     dt_free(list);
+    return sent;
+}
+
+/* To the first ones of n targets' parts. */
+static bool to_parts(const target *t, size_t n, int branches, const void *data, size_t bytes, bool here) {
+    bool sent = true;
+    for (int k = 0; k < branches; k++) {
+        size_t from = dt_net_part(n, branches, k), to = dt_net_part(n, branches, k + 1);
+        if (to > from) sent &= to_first(t + from, to - from, branches, data, bytes, here);
+    }
     return sent;
 }
 
@@ -65,34 +76,35 @@ dt_status dt_net_multicast(const int *to, int n, const void *data, size_t bytes)
     target *t = dt_malloc(sizeof *t * (size_t)n);
     if (!t) return dt_fail(DT_E_NOMEM, "a message to %d nodes: out of host memory", n);
     pthread_mutex_lock(&tree.lock);
+    int branches = tree.branches = bytes <= SMALL ? SMALL_BRANCHES : 2;
     tree.n_last = n;
     for (int i = 0; i < n; i++) {
         t[i] = (target){to[i], dt_tree_number(to[i])};
         tree.last[i] = to[i];
     }
     pthread_mutex_unlock(&tree.lock);
-    int half = (n + 1) / 2;
-    bool sent = to_first(t, (size_t)half, data, bytes, false) && to_first(t + half, (size_t)(n - half), data, bytes, false);
+    bool sent = to_parts(t, (size_t)n, branches, data, bytes, false);
     dt_free(t);
     dt_progress_count(n, bytes * (size_t)n);
     return sent ? DT_OK : dt_fail(DT_E_NOMEM, "a message to %d nodes: out of host memory", n);
 }
 
-int dt_net_below(const int *ranks, int n, int rank, int *below) {
-    int n_below = 0;
-    for (int lo = 0, hi = n, first = 1; lo < hi;) { /* descend towards it; the root's two subtrees have no head of their own */
-        int from = first ? lo : lo + 1, mid = first ? (lo + hi + 1) / 2 : lo + 1 + (hi - lo) / 2;
-        if (!first && ranks[lo] == rank) {
-            for (int i = from; i < hi; i++) below[n_below++] = ranks[i];
-            break;
+int dt_net_below(const int *ranks, int n, int branches, int rank, int *below) {
+    int lo = 0, n_below = 0;
+    while (n > 0) { /* lo, n: what one process cuts into parts; descend into the one that has it */
+        int k = 0, from = 0, to = 0;
+        for (bool found = false; k < branches && !found; k++) {
+            from = lo + (int)dt_net_part((size_t)n, branches, k);
+            to = lo + (int)dt_net_part((size_t)n, branches, k + 1);
+            for (int i = from; i < to; i++) found |= ranks[i] == rank;
+            if (found) break;
         }
-        bool left = false;
-        for (int i = from; i < mid && i < hi; i++) left |= ranks[i] == rank;
-        first = 0;
-        if (left)
-            lo = from, hi = mid < hi ? mid : hi;
-        else
-            lo = mid;
+        if (k == branches) return 0;
+        lo = from + 1;
+        n = to - lo;
+        if (ranks[from] != rank) continue;
+        for (int i = lo; i < to; i++) below[n_below++] = ranks[i];
+        break;
     }
     return n_below;
 }
@@ -100,7 +112,7 @@ int dt_net_below(const int *ranks, int n, int rank, int *below) {
 /* The nodes that the last message along the tree reached through `rank` may have missed it, and will miss whatever is said in order after it. */
 int dt_tree_below(int rank, int *below) {
     pthread_mutex_lock(&tree.lock);
-    int n = dt_net_below(tree.last, tree.n_last, rank, below);
+    int n = dt_net_below(tree.last, tree.n_last, tree.branches, rank, below);
     pthread_mutex_unlock(&tree.lock);
     return n;
 }
@@ -148,18 +160,16 @@ static target *read_list(const uint8_t *message, size_t entries, size_t *n) {
     return t;
 }
 
-/* The first target is this process; the others are two subtrees, whose first ones get the message next. */
-void dt_tree_pass_on(size_t entries, uint64_t data_bytes, const uint8_t *message, size_t bytes) {
+/* The first target is this process; what follows is cut into parts, whose first ones get the message next. */
+void dt_tree_pass_on(uint64_t branches, size_t entries, uint64_t data_bytes, const uint8_t *message, size_t bytes) {
     size_t list = sizeof(targets) * entries, n;
-    if (entries == 0 || entries > (size_t)dt_progress_size() || data_bytes > bytes || bytes - data_bytes != list) return;
+    if (branches < 2 || branches > SMALL_BRANCHES || entries == 0 || entries > (size_t)dt_progress_size() || data_bytes > bytes || bytes - data_bytes != list)
+        return;
     target *t = read_list(message, entries, &n);
     if (!t) return;
     if (t->rank == dt_progress_self()) {
         const uint8_t *data = message + list;
-        size_t half[3] = {1, 1 + n / 2, n};
-        bool sent = true;
-        for (int k = 0; k < 2; k++)
-            if (half[k + 1] > half[k]) sent &= to_first(t + half[k], half[k + 1] - half[k], data, data_bytes, true);
+        bool sent = to_parts(t + 1, n - 1, (int)branches, data, data_bytes, true);
         if (sent) dt_tree_deliver(t->seq, data, data_bytes); /* without memory nobody below gets it: rank 0 will notice */
     }
     dt_free(t);
