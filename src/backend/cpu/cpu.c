@@ -26,21 +26,61 @@ static void cpu_free(void *p, size_t bytes) {
 /* ---- walking rows of views with a common shape ------------------------------------------------------------------------------------ */
 typedef void (*row_fn)(void *ctx, int64_t n, char *dst, int64_t dst_stride, const int64_t *src_offset);
 
-static void each_row(const dt_view *dst, const dt_view *src, int n_src, row_fn fn, void *ctx) {
+/* How a shape is walked: dimensions in the order of dst's memory, those that lie in one another in every view as one. A gradient of a 3 x 3 convolution is
+ * one long row then, not thousands of three elements. */
+typedef struct rows {
+    int n, dim[DT_MAX_DIM];   /* from the outside in; a dimension of the views whose strides count */
+    int64_t size[DT_MAX_DIM]; /* of it and of what it was joined with */
+} rows;
+
+static bool lies_within(const dt_view *v, int outer, int inner, int64_t size) { return v->stride[outer] == v->stride[inner] * size; }
+
+static void rows_find(const dt_view *dst, const dt_view *src, int n_src, rows *r) {
+    int order[DT_MAX_DIM], n = 0;
+    for (int d = 0; d < dst->ndim; d++) {
+        if (dst->shape[d] == 1) continue;
+        int at = n++;
+        for (; at > 0 && dst->stride[order[at - 1]] < dst->stride[d]; at--) order[at] = order[at - 1];
+        order[at] = d;
+    }
+    r->n = 0;
+    for (int k = n - 1; k >= 0; k--) { /* from the inside out */
+        int d = order[k], in = r->n - 1;
+        bool joins = in >= 0 && lies_within(dst, d, r->dim[in], r->size[in]);
+        for (int i = 0; joins && i < n_src; i++) joins = lies_within(&src[i], d, r->dim[in], r->size[in]);
+        if (joins) {
+            r->size[in] *= dst->shape[d];
+            continue;
+        }
+        r->dim[r->n] = d;
+        r->size[r->n++] = dst->shape[d];
+    }
+    for (int i = 0, k = r->n - 1; i < k; i++, k--) {
+        int d = r->dim[i];
+        int64_t size = r->size[i];
+        r->dim[i] = r->dim[k];
+        r->size[i] = r->size[k];
+        r->dim[k] = d;
+        r->size[k] = size;
+    }
+}
+
+static int64_t row_stride(const dt_view *v, const rows *r) { return r->n ? v->stride[r->dim[r->n - 1]] : 1; } /* of neighbours in a row */
+
+static void each_row(const dt_view *dst, const dt_view *src, int n_src, const rows *r, row_fn fn, void *ctx) {
     int64_t at[DT_MAX_DIM] = {0}, off[n_src + 1], size = (int64_t)dt_dtype_size(dst->dtype);
-    int last = dst->ndim - 1;
-    int64_t n = dst->ndim ? dst->shape[last] : 1;
+    int last = r->n - 1;
     if (dt_view_numel(dst) == 0) return;
     for (;;) {
         int64_t d = 0;
         for (int k = 0; k < n_src; k++) off[k] = 0;
         for (int i = 0; i < last; i++) {
-            d += at[i] * dst->stride[i];
-            for (int k = 0; k < n_src; k++) off[k] += at[i] * src[k].stride[i];
+            d += at[i] * dst->stride[r->dim[i]];
+            for (int k = 0; k < n_src; k++) off[k] += at[i] * src[k].stride[r->dim[i]];
         }
-        fn(ctx, n, (char *)dst->data + d * size, dst->ndim ? dst->stride[last] : 1, off);
+        fn(ctx, r->n ? r->size[last] : 1, (char *)dst->data + d * size, row_stride(dst, r), off);
         int i = last - 1;
-        while (i >= 0 && ++at[i] == dst->shape[i]) at[i--] = 0;
+        while (i >= 0 && ++at[i] == r->size[i]) at[i--] = 0;
         if (i < 0) return;
     }
 }
@@ -58,8 +98,11 @@ static void cpu_zero(const dt_view *dst) {
     size_t size = dt_dtype_size(dst->dtype);
     if (dt_view_contiguous(dst))
         memset(dst->data, 0, (size_t)dt_view_numel(dst) * size);
-    else
-        each_row(dst, NULL, 0, zero_row, &size);
+    else {
+        rows r;
+        rows_find(dst, NULL, 0, &r);
+        each_row(dst, NULL, 0, &r, zero_row, &size);
+    }
 }
 
 /* ---- reduction over sources -------------------------------------------------------------------------------------------------------------
@@ -71,6 +114,7 @@ typedef struct reduction {
     dt_reduce op;
     dt_dtype narrow; /* operands are of this type or of its accumulator's */
     bool wide_out;
+    rows rows;
 } reduction;
 enum { BLOCK = 256, DEPTH = 24 };
 
@@ -98,7 +142,7 @@ enum { BLOCK = 256, DEPTH = 24 };
             all = 0;                                                                                                    \
             for (int k = 0; k < r->n; k++) {                                                                            \
                 const dt_view *v = &r->src[k];                                                                          \
-                int64_t st = v->ndim ? v->stride[v->ndim - 1] : 1;                                                      \
+                int64_t st = row_stride(v, &r->rows);                                                                   \
                 int leaves = r->leaves ? r->leaves[k] : 1;                                                              \
                 bool first = top < 0 || size[top] != leaves;                                                            \
                 if (first) size[++top] = leaves;                                                                        \
@@ -144,15 +188,16 @@ DEFINE_ROW(row_u8, uint8_t, int64_t, , )
 DEFINE_ROW(row_bool, uint8_t, int64_t, , !!)
 
 static void cpu_reduce(const dt_view *dst, const dt_view *src, const int *leaves, int n, dt_reduce op) {
-    static const row_fn rows[DT_DTYPE_COUNT] = {
+    static const row_fn by_dtype[DT_DTYPE_COUNT] = {
         [DT_float32] = row_f32, [DT_float64] = row_f64, [DT_bfloat16] = row_bf16, [DT_float16] = row_f16, [DT_int64] = row_i64,
         [DT_int32] = row_i32,   [DT_int16] = row_i16,   [DT_int8] = row_i8,       [DT_uint8] = row_u8,    [DT_bool] = row_bool,
     };
     dt_dtype narrow = dst->dtype;
     for (int k = 0; k < n; k++)
         if (dt_dtype_size(src[k].dtype) < dt_dtype_size(narrow)) narrow = src[k].dtype;
-    reduction r = {src, leaves, n, op, narrow, narrow != dst->dtype};
-    each_row(dst, src, n, rows[narrow], &r);
+    reduction r = {src, leaves, n, op, narrow, narrow != dst->dtype, {0}};
+    rows_find(dst, src, n, &r.rows);
+    each_row(dst, src, n, &r.rows, by_dtype[narrow], &r);
 }
 
 DT_CPU_KERNEL(sum);
