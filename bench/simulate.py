@@ -14,6 +14,7 @@ import time
 
 import dtorch as torch
 from dtorch import models, nn
+from dtorch._calibrate import processor_time
 from dtorch.models import distribute_batch, next_token_loss, parallelize
 
 F = nn.functional
@@ -105,10 +106,10 @@ def measured(make, devices, steps=6):
     took = []
     for _ in range(steps):
         torch.synchronize()
-        begin = time.process_time()
+        begin = processor_time()
         step()
         torch.synchronize()
-        took.append((time.process_time() - begin) / devices)
+        took.append((processor_time() - begin) / devices)
     return min(took[2:])
 
 

@@ -4,6 +4,7 @@
 #include <math.h>
 #include <string.h>
 
+#include "ops/conv.h"
 #include "plan/fused.h"
 
 /* Two cores of a few GFLOP/s each, in one machine. The ratios are what matters: matrix work four times as fast as memory feeds it. */
@@ -11,7 +12,7 @@ const dt_hardware dt_hardware_plain = {
     .name = "plain",
     .flops = {[DT_float16] = 20e9, [DT_bfloat16] = 20e9, [DT_float32] = 20e9, [DT_float64] = 10e9},
     .vector = 20e9,
-    .share = {1, 1, 1, 1},
+    .share = {1, 1, 1, 1, 1},
     .bandwidth = 5e9,
     .overhead = 1e-6,
     .overlap = true,
@@ -147,6 +148,23 @@ static double view_bytes(const dt_view *v) { /* a broadcast dimension is read on
     return n * (double)dt_dtype_size(v->dtype);
 }
 
+/* Does Winograd's form take this convolution (small planes of few images go the plain way)? v: operands, then results. images: the share of them that is
+ * meant. */
+static bool by_winograd(const dt_op *op, const void *attr, const dt_view *v, int n_in, double images) {
+    const dt_view *x = &v[0], *w = &v[1], *y = &v[n_in];
+    if (op == &dt_op_conv_input) {
+        x = &v[n_in];
+        y = &v[0];
+    } else if (op == &dt_op_conv_weight) {
+        w = &v[n_in];
+        y = &v[1];
+    } else if (op != &dt_op_conv)
+        return false;
+    dt_conv_geom g = dt_conv_geometry(attr, x, w, y);
+    g.N = (int64_t)ceil((double)g.N * images);
+    return dt_wino_fits(&g, v->dtype);
+}
+
 static void meta_of_view(const dt_view *v, dt_meta *m, dt_type *t) {
     t->dtype = v->dtype;
     t->ndim = v->ndim;
@@ -198,6 +216,7 @@ void dt_cost_instr(const dt_hardware *h, const dt_instr *s, dt_op_cost *out) {
     facts f = facts_of(s->ctx.op);
     l.kind = (dt_work)(f.kind - 1);
     l.dtype = s->n_in && dt_view_given(&s->view[0]) ? s->view[0].dtype : DT_float32;
+    if (l.kind == DT_WORK_CONV && by_winograd(s->ctx.op, s->ctx.attr, s->view, s->n_in, 1)) l.kind = DT_WORK_WINOGRAD;
     if (l.kind != DT_WORK_VECTOR)
         l.matrix = matrix_work(s);
     else
@@ -214,6 +233,18 @@ static double share_of_device(const dt_call *c) { /* of a call's work: mesh dime
         if (cut) share /= (double)c->mesh->dim[d];
     }
     return share;
+}
+
+static bool call_by_winograd(const dt_call *c, double share) {
+    dt_view v[3] = {{0}};
+    if (c->n_in != 2 || c->n_out != 1 || !c->used[0] || !c->used[1]) return false;
+    for (int i = 0; i < 3; i++) {
+        const dt_meta *m = i < 2 ? c->used[i] : c->out[0];
+        v[i].dtype = (dt_dtype)m->dtype;
+        v[i].ndim = m->ndim;
+        memcpy(v[i].shape, m->shape, sizeof v[i].shape);
+    }
+    return by_winograd(c->op, c->attr, v, 2, share);
 }
 
 double dt_cost_call(const dt_hardware *h, const dt_call *c) {
@@ -233,6 +264,7 @@ double dt_cost_call(const dt_hardware *h, const dt_call *c) {
             most = fmax(most, (double)c->used[i]->numel);
             l.bytes += share * (double)c->used[i]->numel * (double)dt_dtype_size((dt_dtype)c->used[i]->dtype);
         }
+    if (l.kind == DT_WORK_CONV && call_by_winograd(c, share)) l.kind = DT_WORK_WINOGRAD;
     dt_node n = {.op = c->op, .attr = (void *)c->attr, .n_in = c->n_in, .n_out = c->n_out, .in = c->in, .out = type};
     double own = share * (c->op->flops ? c->op->flops(&n) : most * (double)f.weight);
     if (l.kind == DT_WORK_VECTOR)

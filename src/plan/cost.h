@@ -13,7 +13,14 @@
 #include "plan/program.h"
 
 /* What kinds of work a device does at different shares of its peak. */
-typedef enum dt_work { DT_WORK_MATMUL, DT_WORK_CONV, DT_WORK_ATTENTION, DT_WORK_VECTOR, DT_WORK_KINDS } dt_work;
+typedef enum dt_work {
+    DT_WORK_MATMUL,
+    DT_WORK_CONV,
+    DT_WORK_WINOGRAD, /* convolutions of the form that the cpu does with fewer multiplications than are counted (ops/conv.h) */
+    DT_WORK_ATTENTION,
+    DT_WORK_VECTOR,
+    DT_WORK_KINDS
+} dt_work;
 enum { DT_LINK_LEVELS = 4 };
 
 typedef struct dt_link_level {

@@ -363,7 +363,7 @@ def test_worlds_do_not_mix():
         ({"flops": {}}, "above 0"),
         ({"memory_bandwith": 1e12}, "unknown field memory_bandwith; there are name flops .* memory_bandwidth"),
         ({"flops": {"float32": 1e12, "fp8": 1e12}}, "unknown field flops.fp8; there are .*bfloat16"),
-        ({"efficiency": {"gemm": 0.5}}, "unknown field efficiency.gemm; there are matmul conv attention vector"),
+        ({"efficiency": {"gemm": 0.5}}, "unknown field efficiency.gemm; there are matmul conv winograd attention vector"),
         ({"half_flops": {"mat": 1}}, "unknown field half_flops.mat;"),
         ({"efficiency": 0.5}, "efficiency must be a table, not 0.5"),
         ({"links": [{"bandwidth": 1e9, "latenz": 1}]}, r"unknown field links\[0\].latenz; there are devices bandwidth latency"),

@@ -4,6 +4,7 @@
 #include <time.h>
 
 #include "backend/cpu/copy.h"
+#include "plan/backend.h"
 
 static uint32_t seed = 1;
 static uint32_t rnd(uint32_t n) {
@@ -121,4 +122,47 @@ TEST(transposes_run_in_tiles) {
     dt_team_free(team);
     free(a);
     free(b);
+}
+
+/* Sums over sources whose dimensions lie in any order, dense and with gaps: rows are joined where all views allow it, and every element is met once. */
+TEST(reductions_of_any_layout) {
+    enum { SOURCES = 3, ROOM = 4096 };
+    static float from[SOURCES][ROOM], to[ROOM];
+    for (int k = 0; k < SOURCES; k++)
+        for (int i = 0; i < ROOM; i++) from[k][i] = (float)rnd(1000);
+    for (int round = 0; round < 200; round++) {
+        int ndim = (int)rnd(5), perm[4] = {0, 1, 2, 3};
+        int64_t shape[4], padded[4];
+        for (int d = 0; d < ndim; d++) {
+            shape[d] = 1 + rnd(5);
+            padded[d] = shape[d] + (rnd(3) ? 0 : rnd(3));
+        }
+        dt_view v[SOURCES + 1];
+        for (int k = 0; k <= SOURCES; k++) {
+            for (int d = ndim - 1; d > 0 && rnd(2); d--) {
+                int q = (int)rnd((uint32_t)d + 1), x = perm[d];
+                perm[d] = perm[q];
+                perm[q] = x;
+            }
+            int64_t room[4], back[4];
+            for (int d = 0; d < ndim; d++) room[d] = padded[perm[d]];
+            dt_view dense = view_of(k < SOURCES ? from[k] : to, DT_float32, ndim, room);
+            for (int d = 0; d < ndim; d++) back[perm[d]] = dense.stride[d];
+            v[k] = dense;
+            for (int d = 0; d < ndim; d++) {
+                v[k].shape[d] = shape[d];
+                v[k].stride[d] = back[d];
+            }
+        }
+        for (int i = 0; i < ROOM; i++) to[i] = -1;
+        dt_backend_cpu.reduce(&v[SOURCES], v, NULL, SOURCES, DT_SUM);
+        int64_t n = dt_view_numel(&v[SOURCES]), written = 0;
+        for (int64_t i = 0; i < n; i++) {
+            float sum = 0;
+            for (int k = 0; k < SOURCES; k++) sum += from[k][offset_of(&v[k], i)];
+            if (to[offset_of(&v[SOURCES], i)] != sum) TEST_FAIL("round %d: element %lld differs", round, (long long)i);
+        }
+        for (int i = 0; i < ROOM; i++) written += to[i] >= 0;
+        REQUIRE(written == n);
+    }
 }

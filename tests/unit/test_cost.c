@@ -3,6 +3,7 @@
 
 #include <math.h>
 
+#include "ops/conv.h"
 #include "plan/fused.h"
 #include "test.h"
 
@@ -10,7 +11,7 @@ static const dt_hardware hw = {
     .name = "test",
     .flops = {[DT_float32] = 1e12, [DT_bfloat16] = 4e12},
     .vector = 1e11,
-    .share = {0.5, 0.5, 0.5, 1},
+    .share = {0.5, 0.25, 2, 0.5, 1},
     .half = {1e9, 0, 0, 0},
     .bandwidth = 1e10,
     .overhead = 1e-6,
@@ -39,6 +40,25 @@ TEST(matmul) {
         REQUIRE(near(c.ideal, flops / peak));
         REQUIRE(near(c.seconds, 1e-6 + (flops + 1e9) / (peak * 0.5)));
     }
+}
+
+/* Winograd's form is told from others by the kernels' own rule: 3 x 3 at unit steps with tiles enough. */
+TEST(convolution) {
+    REQUIRE(dt_ops_init() == DT_OK);
+    for (int images = 8; images <= 16; images += 8)
+        for (int step = 1; step <= 2; step++) {
+            dt_view v[3] = {{.dtype = DT_float32, .ndim = 4, .shape = {images, 512, 4, 4}},
+                            {.dtype = DT_float32, .ndim = 4, .shape = {512, 512, 3, 3}},
+                            {.dtype = DT_float32, .ndim = 4, .shape = {images, 512, 4 / step, 4 / step}}};
+            for (int i = 0; i < 3; i++) dt_view_set_contiguous(&v[i]);
+            dt_conv_attr a = {.stride = {2, {step, step}}, .padding = {2, {1, 1}}, .dilation = {2, {1, 1}}, .groups = 1};
+            dt_instr s = {.n_in = 2, .n_out = 1, .view = v, .ctx = {.op = &dt_op_conv, .attr = &a, .n_in = 2, .n_out = 1, .in = v, .out = v + 2}};
+            dt_op_cost c;
+            dt_cost_instr(&hw, &s, &c);
+            double share = step == 1 && images == 16 ? 2 : 0.25;
+            REQUIRE(near(c.flops, 2.0 * images * (16 / step / step) * 512 * 512 * 9));
+            REQUIRE(near(c.seconds, 1e-6 + fmax(c.flops / (1e12 * share), c.bytes / 1e10)));
+        }
 }
 
 TEST(memory_bound) {
