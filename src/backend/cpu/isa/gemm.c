@@ -132,7 +132,7 @@ static void tile_f32(const dt_gemm *g, const tile *t) {
     int64_t terms = dt_gemm_count(g->nt, g->terms);
     for (int64_t i = 0; i < terms; i++) DT_ISA_FN(gemm_f32)
     (t->m, t->n, g->k, 1, a + dt_gemm_walk(g->nt, g->terms, g->ats, i), g->ars, g->acs, b + dt_gemm_walk(g->nt, g->terms, g->bts, i), g->brs, g->bcs, i > 0, c,
-     row_step(g));
+     row_step(g), i + 1 == terms ? g->n - t->n0 - t->n : 0);
     if (g->bias) add_bias_f32(g, c, row_step(g), t->m, t->n0, t->n);
 }
 
@@ -142,7 +142,7 @@ static void tile_f64(const dt_gemm *g, const tile *t) {
     int64_t terms = dt_gemm_count(g->nt, g->terms);
     for (int64_t i = 0; i < terms; i++) DT_ISA_FN(gemm_f64)
     (t->m, t->n, g->k, 1, a + dt_gemm_walk(g->nt, g->terms, g->ats, i), g->ars, g->acs, b + dt_gemm_walk(g->nt, g->terms, g->bts, i), g->brs, g->bcs, i > 0, c,
-     row_step(g));
+     row_step(g), i + 1 == terms ? g->n - t->n0 - t->n : 0);
     const double *bias = (const double *)g->bias;
     for (int64_t r = 0; bias && r < t->m; r++)
         for (int64_t j = 0; j < t->n; j++) c[r * row_step(g) + j] += bias[(t->n0 + j) * g->bias_stride];

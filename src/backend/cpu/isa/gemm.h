@@ -1,16 +1,16 @@
 /* GEMM on one thread, for kernels of this folder: our own micro-kernels, or OpenBLAS where it is loaded and wins (large and thin shapes).
  *
  * C = alpha A B + beta C with A (m, k), B (k, n) of any strides (ars between rows, acs between columns; 0 is fine) and C (m, n) with rows ldc
- * apart. C is not read when beta is 0. Sizes may be 0. The *_mixed form takes 16-bit floats, converts blockwise, computes in f32 and rounds once. */
+ * apart. C is not read when beta is 0. Sizes may be 0. `beyond` columns of B follow, which this thread will likely need next. The *_mixed form takes 16-bit floats, converts blockwise, computes in f32 and rounds once. */
 #ifndef DT_BACKEND_CPU_ISA_GEMM_H
 #define DT_BACKEND_CPU_ISA_GEMM_H
 
 #include "backend/cpu/isa/isa.h"
 
 void DT_ISA_FN(gemm_f32)(int64_t m, int64_t n, int64_t k, float alpha, const float *a, int64_t ars, int64_t acs, const float *b, int64_t brs, int64_t bcs,
-                         float beta, float *c, int64_t ldc);
+                         float beta, float *c, int64_t ldc, int64_t beyond);
 void DT_ISA_FN(gemm_f64)(int64_t m, int64_t n, int64_t k, double alpha, const double *a, int64_t ars, int64_t acs, const double *b, int64_t brs, int64_t bcs,
-                         double beta, double *c, int64_t ldc);
+                         double beta, double *c, int64_t ldc, int64_t beyond);
 
 /* A product to be split among a team: C[batch][m][n] = sum over `terms` of A_t B_t (+ bias[n]). All of one float dtype; C is contiguous. */
 enum { DT_GEMM_BATCH = DT_MAX_DIM };

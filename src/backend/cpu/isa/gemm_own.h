@@ -54,37 +54,52 @@ static inline void OF(fetch_rows)(int64_t rows, int64_t k, const T *a, int64_t a
 }
 
 /* C (m, n) (+)= A (m, k) panel, and while that is multiplied, what comes next is fetched: A's and C's next rows, the next panel's source. Where A's columns
- * lie a multiple of a page apart, all elements of a row are in one set of the cache, and fetching early would only drive out. */
-static void OF(panel_rows)(int64_t m, int64_t n, int64_t k, const T *a, int64_t ars, int64_t acs, const T *panel, T *c, int64_t ldc, bool add,
-                           OF(source) next) {
-    bool fetch = k >= 96, fetch_a = ars != 1 || acs * (int64_t)sizeof(T) % 4096 != 0;
+ * lie apart, each is fetched shortly before it is needed: they may all be in one set of the cache. `b`, if not NULL, is what the panel is to be
+ * packed from, by the first rows that need it. */
+static void OF(panel_rows)(int64_t m, int64_t n, int64_t k, const T *a, int64_t ars, int64_t acs, const T *b, int64_t ldb, T *panel, T *c, int64_t ldc,
+                           bool add, OF(source) next) {
+    bool fetch = k >= 96, columns = ars == 1 && acs != 1 && n == OF(MICRO_NR) && k >= 2 * OF(MICRO_STEPS);
     int64_t part = OF(MICRO_NR) * k / OF(LINE) * MICRO_MR / m + 1;
     for (int64_t i = 0; i < m; i += MICRO_MR) {
         int64_t rows = m - i < MICRO_MR ? m - i : MICRO_MR, left = m - i - rows, after = left < MICRO_MR ? left : MICRO_MR;
         if (fetch && after > 0) {
             for (int64_t r = i + rows; r < i + rows + after; r++)
                 for (int64_t j = 0; j < n; j += OF(LINE)) __builtin_prefetch(c + r * ldc + j, 1, 3);
-            if (fetch_a) OF(fetch_rows)(after, k, a + (i + rows) * ars, ars, acs);
+            if (!columns) OF(fetch_rows)(after, k, a + (i + rows) * ars, ars, acs);
         }
         if (fetch) OF(fetch)(&next, part);
-        OF(micro_panel)(rows, n, k, a + i * ars, ars, acs, panel, OF(MICRO_NR), c + i * ldc, ldc, add);
+        const T *ai = a + i * ars;
+        if (b && i == 0)
+            OF(micro_keep)(k, ai, ars, acs, b, ldb, panel, c, ldc, add);
+        else if (columns && rows == MICRO_MR)
+            OF(micro_columns)(k, ai, acs, panel, c + i * ldc, ldc, add);
+        else
+            OF(micro_panel)(rows, n, k, ai, ars, acs, panel, OF(MICRO_NR), c + i * ldc, ldc, add);
     }
 }
 
+/* `beyond` columns of B follow these n: another tile's, likely this thread's next one. */
 static void OF(own)(int64_t m, int64_t n, int64_t k, T alpha, const T *a, int64_t ars, int64_t acs, const T *b, int64_t brs, int64_t bcs, T *c, int64_t ldc,
-                    bool add) {
+                    bool add, int64_t beyond) {
     T panel[OF(GEMM_KC) * OF(MICRO_NR)] __attribute__((aligned(64)));
     int64_t parts = (k + OF(GEMM_KC) - 1) / OF(GEMM_KC), each = k % 256 == 0 && k > OF(GEMM_KC) ? 256 : (k + parts - 1) / parts; /* k alone decides */
     for (int64_t p = 0; p < k; p += each) {
         int64_t kc = k - p < each ? k - p : each;
         for (int64_t j = 0; j < n; j += OF(MICRO_NR)) {
             int64_t nc = n - j < OF(MICRO_NR) ? n - j : OF(MICRO_NR);
-            OF(pack)(kc, nc, b + p * brs + j * bcs, brs, bcs, panel);
+            const T *from = b + p * brs + j * bcs;
+            bool by_rows = bcs == 1 && nc == OF(MICRO_NR) && m >= MICRO_MR && alpha == 1; /* then the first rows pack */
+            if (!by_rows) OF(pack)(kc, nc, from, brs, bcs, panel);
             if (alpha != 1)
                 for (int64_t i = 0; i < kc * OF(MICRO_NR); i++) panel[i] *= alpha;
             OF(source) next = {NULL, brs == 1 ? bcs : brs, brs == 1 ? kc : OF(MICRO_NR), brs == 1 ? OF(MICRO_NR) : kc, 0, 0};
-            if ((brs == 1 || bcs == 1) && j + 2 * OF(MICRO_NR) <= n) next.p = b + p * brs + (j + OF(MICRO_NR)) * bcs;
-            OF(panel_rows)(m, nc, kc, a + p * acs, ars, acs, panel, c + j, ldc, add || p > 0, next);
+            if (brs == 1 || bcs == 1) {
+                if (j + 2 * OF(MICRO_NR) <= n || (p + kc == k && j + 2 * OF(MICRO_NR) <= n + beyond))
+                    next.p = j + OF(MICRO_NR) < n ? from + OF(MICRO_NR) * bcs : b + n * bcs;
+                else if (j + OF(MICRO_NR) >= n && p + 2 * kc <= k)
+                    next.p = b + (p + kc) * brs;
+            }
+            OF(panel_rows)(m, nc, kc, a + p * acs, ars, acs, by_rows ? from : NULL, brs, panel, c + j, ldc, add || p > 0, next);
         }
     }
 }
@@ -130,7 +145,7 @@ static bool OF(by_blas)(int64_t m, int64_t n, int64_t k, T alpha, const T *a, in
 }
 
 void GEMM_NAME(int64_t m, int64_t n, int64_t k, T alpha, const T *a, int64_t ars, int64_t acs, const T *b, int64_t brs, int64_t bcs, T beta, T *c,
-               int64_t ldc) {
+               int64_t ldc, int64_t beyond) {
     if (m <= 0 || n <= 0) return;
     if (k <= 0) {
         OF(scale)(m, n, beta, c, ldc);
@@ -145,7 +160,7 @@ void GEMM_NAME(int64_t m, int64_t n, int64_t k, T alpha, const T *a, int64_t ars
 #endif
     if (OF(by_blas)(m, n, k, alpha, a, ars, acs, b, brs, bcs, beta, c, ldc)) return;
     if (beta != 0 && beta != 1) OF(scale)(m, n, beta, c, ldc);
-    OF(own)(m, n, k, alpha, a, ars, acs, b, brs, bcs, c, ldc, beta != 0);
+    OF(own)(m, n, k, alpha, a, ars, acs, b, brs, bcs, c, ldc, beta != 0, beyond);
 }
 
 #undef OF

@@ -27,21 +27,18 @@ typedef T VECU __attribute__((vector_size(MICRO_BYTES), aligned(sizeof(T)), may_
 
 enum { FN(MICRO_LANES) = MICRO_BYTES / sizeof(T), FN(MICRO_NR) = MICRO_NV * MICRO_BYTES / sizeof(T) };
 
-/* C[R][V vectors] (+)= A[R][k] * B[k][V vectors]; A[r][p] is a[r * ars + p * acs]. R and V are constants of the caller. */
-static inline __attribute__((always_inline)) void FN(micro_body)(int R, int V, int64_t k, const T *a, int64_t ars, int64_t acs, const T *b, int64_t ldb, T *c,
-                                                                 int64_t ldc, bool add) {
-    VEC acc[MICRO_MR][MICRO_NV];
-#pragma GCC unroll 8
-    for (int r = 0; r < R; r++)
-#pragma GCC unroll 8
-        for (int v = 0; v < V; v++) {
-            acc[r][v] = (VEC){0};
-            if (add) acc[r][v] = *(const VECU *)(c + r * ldc + v * FN(MICRO_LANES));
-        }
+/* acc += A[R][k] * B[k][V vectors]; A[r][p] is a[r * ars + p * acs]. R and V are constants of the caller, and so is whether the rows of B are copied to
+ * `keep`, a panel, and whether columns of A from `ahead` on are fetched, one a step. */
+static inline __attribute__((always_inline)) void FN(micro_run)(int R, int V, int64_t k, const T *a, int64_t ars, int64_t acs, const T *b, int64_t ldb,
+                                                                VEC acc[MICRO_MR][MICRO_NV], T *keep, const T *ahead) {
     for (int64_t p = 0; p < k; p++) {
         VEC bv[MICRO_NV];
 #pragma GCC unroll 8
-        for (int v = 0; v < V; v++) bv[v] = *(const VECU *)(b + p * ldb + v * FN(MICRO_LANES));
+        for (int v = 0; v < V; v++) {
+            bv[v] = *(const VECU *)(b + p * ldb + v * FN(MICRO_LANES));
+            if (keep) *(VEC *)(keep + p * FN(MICRO_NR) + v * FN(MICRO_LANES)) = bv[v];
+        }
+        if (ahead) __builtin_prefetch(ahead + p * acs, 0, 3);
 #pragma GCC unroll 8
         for (int r = 0; r < R; r++) {
             T x = a[r * ars + p * acs];
@@ -49,10 +46,32 @@ static inline __attribute__((always_inline)) void FN(micro_body)(int R, int V, i
             for (int v = 0; v < V; v++) acc[r][v] += x * bv[v];
         }
     }
+}
+
+static inline __attribute__((always_inline)) void FN(micro_load)(int R, int V, VEC acc[MICRO_MR][MICRO_NV], const T *c, int64_t ldc, bool add) {
+#pragma GCC unroll 8
+    for (int r = 0; r < R; r++)
+#pragma GCC unroll 8
+        for (int v = 0; v < V; v++) {
+            acc[r][v] = (VEC){0};
+            if (add) acc[r][v] = *(const VECU *)(c + r * ldc + v * FN(MICRO_LANES));
+        }
+}
+
+static inline __attribute__((always_inline)) void FN(micro_store)(int R, int V, VEC acc[MICRO_MR][MICRO_NV], T *c, int64_t ldc) {
 #pragma GCC unroll 8
     for (int r = 0; r < R; r++)
 #pragma GCC unroll 8
         for (int v = 0; v < V; v++) *(VECU *)(c + r * ldc + v * FN(MICRO_LANES)) = acc[r][v];
+}
+
+/* C[R][V vectors] (+)= A[R][k] * B[k][V vectors] */
+static inline __attribute__((always_inline)) void FN(micro_body)(int R, int V, int64_t k, const T *a, int64_t ars, int64_t acs, const T *b, int64_t ldb, T *c,
+                                                                 int64_t ldc, bool add) {
+    VEC acc[MICRO_MR][MICRO_NV];
+    FN(micro_load)(R, V, acc, c, ldc, add);
+    FN(micro_run)(R, V, k, a, ars, acs, b, ldb, acc, NULL, NULL);
+    FN(micro_store)(R, V, acc, c, ldc);
 }
 
 #define MICRO_ROW(R, V)                                            \
@@ -78,6 +97,28 @@ static __attribute__((noinline, unused)) void FN(micro)(int rows, int vectors, i
         MICRO_ROWS(6)
 #endif
     }
+}
+
+/* MR rows of C, a panel wide. The first of a panel's packs it: B is read where it lies, its rows ldb apart, and kept. */
+static __attribute__((noinline, unused)) void FN(micro_keep)(int64_t k, const T *a, int64_t ars, int64_t acs, const T *b, int64_t ldb, T *keep, T *c,
+                                                             int64_t ldc, bool add) {
+    VEC acc[MICRO_MR][MICRO_NV];
+    FN(micro_load)(MICRO_MR, MICRO_NV, acc, c, ldc, add);
+    FN(micro_run)(MICRO_MR, MICRO_NV, k, a, ars, acs, b, ldb, acc, keep, NULL);
+    FN(micro_store)(MICRO_MR, MICRO_NV, acc, c, ldc);
+}
+
+/* The same of a packed panel, where rows of A lie side by side and its columns far apart: so each step needs a line of its own, which is fetched as many
+ * steps before as memory takes; in the last of them the first lines of the rows after these. */
+enum { FN(MICRO_STEPS) = 16 };
+static __attribute__((noinline, unused)) void FN(micro_columns)(int64_t k, const T *a, int64_t acs, const T *b, T *c, int64_t ldc, bool add) {
+    VEC acc[MICRO_MR][MICRO_NV];
+    int64_t most = k - FN(MICRO_STEPS);
+    FN(micro_load)(MICRO_MR, MICRO_NV, acc, c, ldc, add);
+    FN(micro_run)(MICRO_MR, MICRO_NV, most, a, 1, acs, b, FN(MICRO_NR), acc, NULL, a + FN(MICRO_STEPS) * acs);
+    FN(micro_run)
+    (MICRO_MR, MICRO_NV, FN(MICRO_STEPS), a + most * acs, 1, acs, b + most * FN(MICRO_NR), FN(MICRO_NR), acc, NULL, a + MICRO_MR);
+    FN(micro_store)(MICRO_MR, MICRO_NV, acc, c, ldc);
 }
 
 /* Pack columns [0, n) of a matrix with k rows and any strides into a panel of NR columns, zero-padded. */
