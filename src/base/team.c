@@ -3,18 +3,21 @@
  * A run is announced by a new generation number and an open gate. Helpers that see it in time join, by one count at the gate; the caller
  * closes the gate when no task is left to begin, and waits for those who joined. So nobody waits for a helper that is still being woken, which
  * takes longer than many a kernel. Whoever waits, helper or caller, looks for a while before it sleeps on a futex: programs run one kernel after
- * the other. A look that was in vain makes the next one shorter, one that was not makes it longer; so a program that leaves its helpers alone, or
- * a machine that has no core to spare, pays little for it. */
+ * the other. A look that was in vain makes the next one shorter, unless what was waited for came soon after, for then it was only too short; so a
+ * program that leaves its helpers alone, or a machine that has no core to spare, pays little for it, and one that runs kernel after kernel does not
+ * stay asleep between them because it once had a pause. */
 #include "base/team.h"
 
 #include <pthread.h>
 #include <stdatomic.h>
 #include <stdio.h>
+#include <time.h>
 
 #include "base/arena.h"
 #include "base/ring.h"
 
 enum { LOOKS_MOST = 2048, LOOKS_LEAST = 32, LINE = 64 }; /* a look is a pause, 15 to 50 ns */
+static const int64_t SOON = 50000;                       /* ns from where a sleep costs less than looking on */
 
 /* A member's own tasks: [next, end). */
 typedef struct share {
@@ -48,6 +51,7 @@ struct dt_team {
     char pad2[LINE];
     _Atomic uint32_t left; /* helpers that joined this run and are through */
     _Atomic uint32_t caller_sleeps;
+    _Atomic int64_t came; /* when what a sleeper was woken for had come */
     _Atomic bool stop;
     char name[16];
 };
@@ -59,8 +63,16 @@ static inline void look(void) {
 #endif
 }
 
-static int adapt(int looks, bool seen) {
-    if (seen) return looks * 2 > LOOKS_MOST ? LOOKS_MOST : looks * 2;
+static int64_t now(void) {
+    struct timespec t;
+    clock_gettime(CLOCK_MONOTONIC, &t);
+    return (int64_t)t.tv_sec * 1000000000 + t.tv_nsec;
+}
+
+/* The next look: after one that saw what it looked for, after a sleep from `since` on. */
+static int seen(int looks) { return looks * 2 > LOOKS_MOST ? LOOKS_MOST : looks * 2; }
+static int slept(const dt_team *t, int looks, int64_t since) {
+    if (atomic_load_explicit(&t->came, memory_order_relaxed) - since < SOON) return LOOKS_MOST;
     return looks / 2 < LOOKS_LEAST ? LOOKS_LEAST : looks / 2;
 }
 
@@ -75,18 +87,19 @@ static void work(dt_team *t, int member) {
     }
 }
 
-/* Until the generation is no longer `seen`. */
-static uint32_t await_run(dt_team *t, uint32_t seen, int *looks) {
+/* Until the generation is no longer `last`. */
+static uint32_t await_run(dt_team *t, uint32_t last, int *looks) {
     uint32_t g;
     for (int i = 0; i < *looks; i++, look())
-        if ((g = atomic_load_explicit(&t->generation, memory_order_acquire)) != seen) {
-            *looks = adapt(*looks, true);
+        if ((g = atomic_load_explicit(&t->generation, memory_order_acquire)) != last) {
+            *looks = seen(*looks);
             return g;
         }
-    *looks = adapt(*looks, false);
+    int64_t since = now();
     atomic_fetch_add(&t->asleep, 1);
-    while ((g = atomic_load(&t->generation)) == seen) dt_futex_wait(&t->generation, seen, -1);
+    while ((g = atomic_load(&t->generation)) == last) dt_futex_wait(&t->generation, last, -1);
     atomic_fetch_sub(&t->asleep, 1);
+    *looks = slept(t, *looks, since);
     return g;
 }
 
@@ -101,16 +114,19 @@ static bool join(dt_team *t, uint32_t g) {
 static void *helper_main(void *p) {
     helper *h = p;
     dt_team *t = h->team;
-    uint32_t seen = 0;
+    uint32_t g = 0;
     int looks = LOOKS_LEAST;
     pthread_setname_np(pthread_self(), t->name);
     for (;;) {
-        seen = await_run(t, seen, &looks);
+        g = await_run(t, g, &looks);
         if (atomic_load(&t->stop)) return NULL;
-        if (h->number >= atomic_load_explicit(&t->limit, memory_order_relaxed) || !join(t, seen)) continue;
+        if (h->number >= atomic_load_explicit(&t->limit, memory_order_relaxed) || !join(t, g)) continue;
         if (h->number < t->members) work(t, h->number);
         atomic_fetch_add(&t->left, 1);
-        if (atomic_load(&t->caller_sleeps)) dt_futex_wake(&t->left, 1);
+        if (atomic_load(&t->caller_sleeps)) {
+            atomic_store_explicit(&t->came, now(), memory_order_relaxed);
+            dt_futex_wake(&t->left, 1);
+        }
     }
 }
 
@@ -156,13 +172,14 @@ void dt_team_limit(dt_team *t, int size) { atomic_store(&t->limit, size < 1 ? 1 
 static void await_helpers(dt_team *t, uint32_t joined) {
     for (int i = 0; i < t->looks; i++, look())
         if (atomic_load_explicit(&t->left, memory_order_acquire) == joined) {
-            t->looks = adapt(t->looks, true);
+            t->looks = seen(t->looks);
             return;
         }
-    t->looks = adapt(t->looks, false);
+    int64_t since = now();
     atomic_store(&t->caller_sleeps, 1);
     for (uint32_t n; (n = atomic_load(&t->left)) != joined;) dt_futex_wait(&t->left, n, -1);
     atomic_store(&t->caller_sleeps, 0);
+    t->looks = slept(t, t->looks, since);
 }
 
 static void run(dt_team *t, dt_task_fn fn, void *arg, int64_t n_tasks, bool in_order) {
@@ -183,8 +200,10 @@ static void run(dt_team *t, dt_task_fn fn, void *arg, int64_t n_tasks, bool in_o
     atomic_store_explicit(&t->left, 0, memory_order_relaxed);
     uint32_t g = atomic_load_explicit(&t->generation, memory_order_relaxed) + 1;
     atomic_store_explicit(&t->gate, (uint64_t)g << 32, memory_order_release);
+    bool asleep = atomic_load(&t->asleep) > 0;
+    if (asleep) atomic_store_explicit(&t->came, now(), memory_order_relaxed);
     atomic_store(&t->generation, g);
-    if (atomic_load(&t->asleep)) dt_futex_wake(&t->generation, t->started);
+    if (asleep || atomic_load(&t->asleep)) dt_futex_wake(&t->generation, t->started);
     work(t, 0);
     uint32_t joined = (uint32_t)(atomic_fetch_or_explicit(&t->gate, CLOSED, memory_order_acq_rel) & (CLOSED - 1));
     await_helpers(t, joined);

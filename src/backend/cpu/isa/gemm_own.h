@@ -144,8 +144,8 @@ static bool OF(by_blas)(int64_t m, int64_t n, int64_t k, T alpha, const T *a, in
     return true;
 }
 
-void GEMM_NAME(int64_t m, int64_t n, int64_t k, T alpha, const T *a, int64_t ars, int64_t acs, const T *b, int64_t brs, int64_t bcs, T beta, T *c,
-               int64_t ldc, int64_t beyond) {
+void GEMM_NAME(int64_t m, int64_t n, int64_t k, T alpha, const T *a, int64_t ars, int64_t acs, const T *b, int64_t brs, int64_t bcs, T beta, T *c, int64_t ldc,
+               int64_t beyond) {
     if (m <= 0 || n <= 0) return;
     if (k <= 0) {
         OF(scale)(m, n, beta, c, ldc);
