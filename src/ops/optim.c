@@ -23,6 +23,7 @@ DT_CPU_KERNEL(rmsprop_step_centered);
 DT_CPU_KERNEL(rmsprop_step_centered_momentum);
 DT_CPU_KERNEL(asgd_step);
 DT_CPU_KERNEL(rprop_step);
+DT_CPU_KERNEL(total);
 
 /* Output k is like the k-th written input; every tensor has the parameter's shape; numbers become f64. */
 static dt_status infer(dt_node *n) {
@@ -200,3 +201,44 @@ STEP(
     rprop_update, rprop_step, "Tensor! prev, Tensor! step_size", "Scalar shorter, Scalar longer, Scalar lowest, Scalar highest", "Tensor, Tensor, Tensor",
     "One step of Rprop, in place. An element's step size is multiplied by `longer` if its gradient keeps the sign it had (prev), by `shorter` if that changes, "
     "when the gradient counts as 0; it stays within [lowest, highest]. p -= sign(g) step_size. Riedmiller & Braun, 1993.");
+
+/* ---- one number for many gradients ------------------------------------------------------------------------------------------------------ */
+static dt_status infer_total(dt_node *n) {
+    if (n->n_in == 0) return dt_fail(DT_E_VALUE, "_total_power: expected a non-empty list of Tensors");
+    dt_dtype t = dt_result_type(n, 0, n->n_in);
+    for (int i = 0; i < n->n_in; i++) {
+        if (!dt_dtype_is_float((dt_dtype)n->in[i]->dtype))
+            return dt_fail(DT_E_DTYPE, "_total_power: tensor number %d must be floating point, got %s", i, dt_dtype_name((dt_dtype)n->in[i]->dtype));
+        n->cast[i] = (uint8_t)t;
+    }
+    n->out[0] = (dt_type){.dtype = t == DT_float64 ? DT_float64 : DT_float32};
+    return DT_OK;
+}
+/* All tensors lie alike: each device gives what its shards come to. */
+static dt_status place_total(const dt_node *n, dt_rules *r) {
+    dt_total_mode mode = dt_total_mode_of(((const dt_total_attr *)n->attr)->p);
+    int dims = n->in[0]->ndim;
+    for (int i = 1; i < n->n_in; i++) dims = n->in[i]->ndim < dims ? n->in[i]->ndim : dims;
+    for (int d = 0; d < dims; d++) {
+        dt_placement *in, *out;
+        DT_TRY(dt_rule_add(r, &in, &out));
+        for (int i = 0; i < n->n_in; i++) in[i] = DT_S(d);
+        out[0] = DT_P_OF(mode == DT_TOTAL_MAX ? DT_MAX : mode == DT_TOTAL_MIN ? DT_MIN : DT_SUM);
+    }
+    return DT_OK;
+}
+static size_t scratch_total(const dt_kctx *c) {
+    int64_t n = dt_total_chunks(c);
+    return (size_t)n * sizeof(dt_total_chunk) + (size_t)(n + 1) * sizeof(int64_t);
+}
+const dt_op dt_op__total_power = {
+    .sig = "_total_power(Tensor[] tensors, float p) -> Tensor",
+    .doc = "The sum of |x|^p over all elements of all tensors, 0-dimensional, of at least 32 bits; the largest |x| for p = inf, the smallest for -inf.",
+    .where = DT_HIDDEN,
+    .attrs = DT_ATTRS(dt_total_attr, DT_FIELD(dt_total_attr, p)),
+    .flags = DT_F_STRIDED,
+    .infer = infer_total,
+    .place = place_total,
+    .scratch = scratch_total,
+    .kernels = {{DT_CPU, DT_FLOATS, dt_cpu_total, DT_K_CONTIGUOUS}},
+};

@@ -162,7 +162,66 @@ static PyObject *update_each(PyObject *self, PyObject *args) {
     return ok < 0 ? NULL : PyLong_FromSsize_t(at);
 }
 
+/* ---- lists of tensors --------------------------------------------------------------------------------------------------------------------- */
+static bool is_tensors(PyObject *list) {
+    for (Py_ssize_t i = 0; i < PyList_GET_SIZE(list); i++)
+        if (!dt_py_is_tensor(PyList_GET_ITEM(list, i))) {
+            PyErr_Format(PyExc_TypeError, "tensor number %zd of the list must be a Tensor, not %s", i, dt_py_type_name(PyList_GET_ITEM(list, i)));
+            return false;
+        }
+    return true;
+}
+
+static bool lie_alike(const dt_meta *a, const dt_meta *b) {
+    return a->mesh == b->mesh && a->dtype == b->dtype && !memcmp(a->place, b->place, sizeof a->place[0] * (size_t)a->mesh->ndim);
+}
+
+/* (tensors) → the list in lists of tensors of one dtype that lie on one mesh in one way, in order */
+static PyObject *alike(PyObject *self, PyObject *tensors) {
+    if (!PyList_Check(tensors) || !is_tensors(tensors)) return PyErr_Occurred() ? NULL : PyErr_Format(PyExc_TypeError, "expected a list of Tensors");
+    PyObject *out = PyList_New(0);
+    Py_ssize_t g = 0;
+    for (Py_ssize_t i = 0; out && i < PyList_GET_SIZE(tensors); i++) {
+        PyObject *t = PyList_GET_ITEM(tensors, i), *into = NULL;
+        const dt_meta *m = dt_tensor_meta(dt_py_tensor_of(t));
+        for (Py_ssize_t n = PyList_GET_SIZE(out), k = 0; k < n && !into; k++, g = (g + 1) % n) { /* the one before is the likeliest */
+            PyObject *group = PyList_GET_ITEM(out, g);
+            if (lie_alike(m, dt_tensor_meta(dt_py_tensor_of(PyList_GET_ITEM(group, 0))))) into = group;
+            if (into) break;
+        }
+        if (into ? PyList_Append(into, t) : 0) Py_CLEAR(out);
+        if (into || !out) continue;
+        PyObject *group = PyList_New(1);
+        if (group) PyList_SET_ITEM(group, 0, Py_NewRef(t));
+        if (!group || PyList_Append(out, group)) Py_CLEAR(out);
+        g = out ? PyList_GET_SIZE(out) - 1 : 0;
+        Py_XDECREF(group);
+    }
+    return out;
+}
+
+/* (tensors, factor): each is multiplied by a 0-dimensional tensor, in place */
+static PyObject *scale_each(PyObject *self, PyObject *args) {
+    static const dt_op *mul;
+    PyObject *tensors, *factor;
+    if (!PyArg_ParseTuple(args, "O!O:_scale_each", &PyList_Type, &tensors, &factor) || !is_tensors(tensors)) return NULL;
+    if (!dt_py_is_tensor(factor)) return PyErr_Format(PyExc_TypeError, "the factor must be a Tensor, not %s", dt_py_type_name(factor));
+    if (!mul && !(mul = dt_py_need("mul"))) return NULL;
+    dt_py_site();
+    dt_args a;
+    dt_py_args_init(&a);
+    a.a[1] = DT_PY_ARG_T(dt_py_tensor_of(factor));
+    for (Py_ssize_t i = 0; i < PyList_GET_SIZE(tensors); i++) {
+        a.a[0] = DT_PY_ARG_T(dt_py_tensor_of(PyList_GET_ITEM(tensors, i)));
+        dt_status s = dt_invoke_inplace(mul, &a);
+        if (s) return dt_py_raise(s);
+    }
+    Py_RETURN_NONE;
+}
+
 static PyMethodDef functions[] = {
+    {"_alike", alike, METH_O, "A list of tensors as lists of tensors that have one dtype and lie on one mesh in one way."},
+    {"_scale_each", scale_each, METH_VARARGS, "Multiplies each tensor of a list by a 0-dimensional tensor, in place."},
     {"_update_each", update_each, METH_VARARGS,
      "An optimizer's step for the parameters at … end - 1 of a list, from number `at` on; returns the number of the first without state."},
     {0},

@@ -67,3 +67,59 @@ def test_shards_are_stepped_as_the_whole(name, options):
     """Bit for bit, uneven and empty shards included."""
     for a, b in zip(train(name, options, None), train(name, options, init_device_mesh("cpu", (2,))), strict=True):
         assert np.array_equal(a, b, equal_nan=True)
+
+
+GRADS = [
+    ((7, 3), "float32", Shard(0)),
+    ((200, 300), "float32", Shard(1)),
+    ((5,), "bfloat16", Shard(0)),
+    ((), "float32", Replicate()),
+    ((9, 2), "float64", Shard(1)),
+]
+
+
+@pytest.mark.parametrize("p", [2.0, 1.0, 3.0, 0.5, float("inf"), float("-inf")])
+@pytest.mark.parametrize("spread", [False, True])
+def test_norm_of_many_tensors(p, spread):
+    """Against numpy in float64; lists of several dtypes and placements, large and small tensors, many copies."""
+    mesh, grads, flat = init_device_mesh("cpu", (3,)), [], []
+    for i in range(20):
+        for k, (shape, dtype, placement) in enumerate(GRADS):
+            x = values(shape, dtype, 17 * i + k)
+            flat.append(np.abs(x.to(torch.float64).numpy()).ravel())
+            grads.append(torch.distribute_tensor(x, mesh, [placement]) if spread else x)
+    x = np.concatenate(flat)
+    want = x.max() if p == float("inf") else x.min() if p == -float("inf") else (x**p).sum() ** (1 / p)
+    got = torch.nn.utils.get_total_norm(grads, p)
+    assert abs(float(got) / want - 1) < 1e-6
+
+
+@pytest.mark.parametrize("p", [2.0, float("inf"), float("-inf")])
+def test_norm_of_nan_is_nan(p):
+    grads = [torch.ones(40), torch.ones(40), torch.ones(3)]
+    grads[1][39] = float("nan")
+    assert np.isnan(float(torch.nn.utils.get_total_norm(grads, p)))
+
+
+def test_norm_does_not_depend_on_threads():
+    grads, before = [values((n, 97), "float32", n) for n in (1, 3, 500, 2, 900)], torch.get_num_threads()
+    try:
+        torch.set_num_threads(1)
+        one = float(torch.nn.utils.get_total_norm(grads))
+        torch.set_num_threads(2)
+        assert float(torch.nn.utils.get_total_norm(grads)) == one
+    finally:
+        torch.set_num_threads(before)
+
+
+def test_clipping_scales_every_gradient_once():
+    mesh = init_device_mesh("cpu", (2,))
+    params = []
+    for k, (shape, dtype, placement) in enumerate(GRADS):
+        x = values(shape, dtype, k)
+        params.append(torch.nn.Parameter(torch.distribute_tensor(x, mesh, [placement]) if k % 2 else x))
+        params[-1].grad = params[-1].detach().clone()
+    before = [p.grad.detach().full_tensor().to(torch.float64).numpy() for p in params]
+    norm = float(torch.nn.utils.clip_grad_norm_(params, 1.0))
+    for p, g in zip(params, before, strict=True):
+        assert np.allclose(p.grad.full_tensor().to(torch.float64).numpy(), g / norm, rtol=1e-2 if p.dtype == torch.bfloat16 else 1e-5)

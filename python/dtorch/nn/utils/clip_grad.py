@@ -1,9 +1,10 @@
 """Limiting gradients, of any dtypes, placements and meshes together. Nothing here reads a value, so the program does not wait, unless a
 non-finite norm shall be an error.
 
-The norm of many tensors is the norm of their norms. Each tensor gives a number per device, a Partial one where it is sharded: so what is
-sharded counts once and what is replicated counts once. All numbers of a mesh are made Partial alike (which costs nothing), stacked and reduced:
-one collective of one number for each mesh, whatever the placements on it; then the meshes' numbers meet on the first one.
+The norm of many tensors is the norm of their norms. Tensors of one dtype that lie alike give a number per device together, by one operator; a
+Partial one where they are sharded: so what is sharded counts once and what is replicated counts once. All numbers of a mesh are made Partial
+alike (which costs nothing), stacked and reduced: one collective of one number for each mesh, whatever the placements on it; then the meshes'
+numbers meet on the first one.
 """
 
 from __future__ import annotations
@@ -11,7 +12,7 @@ from __future__ import annotations
 import warnings
 
 import dtorch
-from dtorch import Partial, Replicate, Tensor
+from dtorch import _C, Partial, Replicate, Tensor
 
 __all__ = ["clip_grad_norm", "clip_grad_norm_", "clip_grad_value_", "clip_grads_with_norm_", "get_total_norm"]
 
@@ -36,6 +37,14 @@ def _measure(x, p):
     if p == 0:  # as PyTorch, whose norms of norms come to this: the number of tensors that are not zero
         return (x != 0).any().to(x.dtype)
     return (x * x).sum() if p == 2 else x.abs().sum() if p == 1 else x.abs().pow(p).sum()
+
+
+def _measures(tensors, p):
+    """The same of tensors that lie alike, in as few numbers as possible."""
+    x = tensors[0]
+    if p != 0 and x.is_floating_point() and not any(q.is_partial() for q in x.placements):
+        return [_C._ops._total_power(tensors, p)]
+    return [_measure(x, p) for x in tensors]
 
 
 def _joined(parts, p):
@@ -82,8 +91,8 @@ def get_total_norm(tensors, norm_type=2.0, error_if_nonfinite=False, foreach=Non
         return dtorch.tensor(0.0)
     with dtorch.no_grad():
         groups = {}
-        for x in tensors:
-            groups.setdefault(_home(x), []).append(_measure(x, p))
+        for alike in _C._alike(tensors):
+            groups.setdefault(_home(alike[0]), []).extend(_measures(alike, p))
         totals = [_joined(parts, p) for parts in groups.values()]
         home = next((t for t in totals if t.device_mesh.ndim), totals[0])
         totals = [_on(t, *_home(home)) for t in totals]
@@ -107,12 +116,8 @@ def clip_grads_with_norm_(parameters, max_norm, total_norm, foreach=None):
     grads = _grads(parameters)
     with dtorch.no_grad():
         scale = (float(max_norm) / (total_norm + 1e-6)).clamp(max=1.0)
-        scales = {}
-        for grad in grads:
-            home = _home(grad)
-            if home not in scales:
-                scales[home] = _on(scale, *home)
-            grad.mul_(scales[home].to(grad.dtype))
+        for alike in _C._alike(grads):
+            _C._scale_each(alike, _on(scale, *_home(alike[0])).to(alike[0].dtype))
 
 
 def clip_grad_norm_(parameters, max_norm, norm_type=2.0, error_if_nonfinite=False, foreach=None):
