@@ -1,4 +1,4 @@
-"""How soon a step reaches every node: `python bench/control.py [--nodes 64] [--ops 10000] [--devices 1] [--steps 20] [--real]`.
+"""How soon a step reaches every node: `python bench/control.py [--nodes 64] [--ops 10000] [--devices 1] [--steps 20] [--real] [--first]`.
 
 One process is client, controller and node 0; the others are `dtorch-node`s (found beside python, or named by --node), all on this machine. Their devices are
 simulated, so the control path is all there is: the nodes take messages, make runs of them, bind memory. With --real the devices are CPU devices and compute.
@@ -61,19 +61,32 @@ def one(dtorch, run):
     return [(t - began) / 1e6 for t in ends], len(last), [after[k] - before[k] for k in SENT]
 
 
-def processor_time():
-    """Of this process, and of the other ranks of this launcher on this machine, in ms."""
-    total = [0.0, 0.0]
+def ranks():
+    """Processes of this launcher on this machine, this one among them."""
     for pid in filter(str.isdigit, os.listdir("/proc")):
         try:
             with open(f"/proc/{pid}/stat") as f:
-                ours = int(f.read().rsplit(")", 1)[1].split()[1]) == os.getppid()
-            for task in os.listdir(f"/proc/{pid}/task") if ours else ():
-                with open(f"/proc/{pid}/task/{task}/schedstat") as f:
-                    total[int(pid) != os.getpid()] += int(f.read().split()[0]) / 1e6
+                if int(f.read().rsplit(")", 1)[1].split()[1]) == os.getppid():
+                    yield int(pid)
         except OSError:  # it has ended meanwhile
             continue
+
+
+def processor_time():
+    """Of this process, and of all other ranks, in ms."""
+    total = [0.0, 0.0]
+    for pid in ranks():
+        for task in os.listdir(f"/proc/{pid}/task"):
+            with open(f"/proc/{pid}/task/{task}/schedstat") as f:
+                total[pid != os.getpid()] += int(f.read().split()[0]) / 1e6
     return total
+
+
+def go_first():
+    """Other work on this machine waits while a step is under way."""
+    for pid in ranks():
+        for task in os.listdir(f"/proc/{pid}/task"):
+            os.sched_setscheduler(int(task), os.SCHED_RR, os.sched_param(1))
 
 
 def program(args):
@@ -91,6 +104,8 @@ def program(args):
         for i in range(args.warm):
             step(x, state, args.ops, 0.5 + i)
             dtorch.synchronize()
+        if args.first:
+            go_first()
         found, alone, spent = [], [], processor_time()
         for i in range(args.steps):
             time.sleep(0.02)
@@ -113,6 +128,7 @@ def main():
     parser.add_argument("--steps", type=int, default=20)
     parser.add_argument("--warm", type=int, default=40, help="steps before, in which plans are made and repeats found")
     parser.add_argument("--real", action="store_true")
+    parser.add_argument("--first", action="store_true", help="measure with real-time priority (root): other work on a busy machine waits during a step")
     parser.add_argument("--node", help="path of dtorch-node")
     parser.add_argument("--program", action="store_true", help=argparse.SUPPRESS)
     args = parser.parse_args()

@@ -47,6 +47,7 @@ typedef struct flight { /* an MPI request under way */
     command *owned;  /* freed when it is done */
     dt_net_req *req; /* told when its last flight is done */
     int *left;
+    bool late; /* it was not done at once */
 } flight;
 
 typedef struct announced { /* bulk data that nobody asked for yet */
@@ -483,6 +484,7 @@ static bool poll_flights(void) {
         int bad = net.mpi.test(&f->handle, &flag, &s);
         if (!bad && !flag) {
             p = &f->next;
+            f->late = true;
             continue;
         }
         *p = f->next;
@@ -491,7 +493,7 @@ static bool poll_flights(void) {
             dt_free(f->left);
             if (f->req) finish(f->req, bad ? 2 : 1);
         }
-        if (f->owned) dt_bell_ring_at(f->owned->to); /* it may have waited here for room there */
+        if (f->owned && f->late) dt_bell_ring_at(f->owned->to); /* it waited here for room there: the receiver may have looked in vain */
         dt_free(f->owned);
         dt_free(f);
     }
@@ -674,7 +676,7 @@ static void *net_main(void *arg) {
         uint32_t bell = dt_bell_rung();
         bool any = take_commands();
         any |= poll_messages();
-        for (int look = 0; look < 2 && !any && net.bells; look++)
+        for (int look = 0; look < 1 && !any && net.bells; look++)
             any = poll_messages(); /* libraries fetch a message when they are asked, and show it the next time */
         any |= poll_flights();
         any |= dt_streams_poll();

@@ -219,6 +219,13 @@ static void put_request(dt_wire *w, int node, uint64_t id) { /* as the distance 
     dt_talk_with(node)->request = id;
 }
 
+/* Where many nodes share this host's cores, a message that comes earlier takes them from those who have something to do. */
+static uint64_t shortest_pause(void) {
+    int cores = dt_cpu_cores();
+    uint64_t us = (uint64_t)((dt_node_local + cores - 1) / cores) * PAUSE_US;
+    return us < PAUSE_MAX_US ? us : PAUSE_MAX_US;
+}
+
 void dt_remote_flush(void) {
     int threads = dt_devices_threads();
     if (threads != remote.threads) {
@@ -228,7 +235,7 @@ void dt_remote_flush(void) {
     write_closed();
     dt_talk_flush();
     remote.flushed_at = now_us();
-    remote.pause = PAUSE_US;
+    remote.pause = shortest_pause();
 }
 
 /* While the client goes on recording: at once after a silence, then in growing intervals, so that a long step is a few messages. */
@@ -236,7 +243,7 @@ void dt_remote_flush_some(bool idle) {
     bool any = dt_talk_any();
     uint64_t now = any ? now_us() : 0, since = now - remote.flushed_at;
     if (!any || (!idle && since < remote.pause)) return;
-    uint64_t next = since > 4 * remote.pause ? PAUSE_US : remote.pause * 2;
+    uint64_t next = since > 4 * remote.pause ? shortest_pause() : remote.pause * 2;
     dt_remote_flush();
     remote.pause = next < PAUSE_MAX_US ? next : PAUSE_MAX_US;
 }
