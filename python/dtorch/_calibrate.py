@@ -53,7 +53,10 @@ def _gemm(n, dtype, share):
 
 def _matmul_rates(share):
     """FLOP/s of large products by dtype, and the FLOP of a product that reaches half of it in float32."""
-    rates = {t: 2 * n**3 / _gemm(n, getattr(dtorch, t), share) for t, n in (("float32", 512), ("bfloat16", 512), ("float16", 512), ("float64", 320))}
+    rates = {
+        t: 2 * n**3 / _gemm(n, getattr(dtorch, t), share)
+        for t, n in (("float32", 512), ("bfloat16", 512), ("float16", 512), ("float64", 320))
+    }
     small = _gemm(96, dtorch.float32, share)
     return rates, max(0.0, small * rates["float32"] - 2 * 96**3)
 
@@ -61,13 +64,9 @@ def _matmul_rates(share):
 def _steps():
     """Forward and backward of what has gradients of other kinds: {kind of work: (function, its arguments, FLOP as the operators count them)}."""
     found = {}
-    for kind, fn, shapes in (
-        ("attention", lambda q, k, v: F.scaled_dot_product_attention(q, k, v, is_causal=True), [(2, 4, 256, 64)] * 3),
-        ("conv", lambda x, w: F.conv2d(x, w, padding=1, stride=2), [(4, 64, 32, 32), (128, 64, 3, 3)]),
-        ("winograd", lambda x, w: F.conv2d(x, w, padding=1), [(4, 64, 32, 32), (64, 64, 3, 3)]),
-    ):
 
-        def run(*args, fn=fn):
+    def add(kind, fn, *shapes):
+        def run(*args):
             for a in args:
                 a.grad = None
             fn(*args).sum().backward()
@@ -75,6 +74,24 @@ def _steps():
 
         args = [dtorch.randn(*s).requires_grad_() for s in shapes]
         found[kind] = (run, args, dtorch.estimate(run, *args, hardware=load_hardware("cpu-plain")).flops)
+
+    add("attention", lambda q, k, v: F.scaled_dot_product_attention(q, k, v, is_causal=True), *[(2, 4, 256, 64)] * 3)
+    add("conv", lambda x, w: F.conv2d(x, w, padding=1, stride=2), (4, 64, 32, 32), (128, 64, 3, 3))
+    add("winograd", lambda x, w: F.conv2d(x, w, padding=1), (4, 64, 32, 32), (64, 64, 3, 3))
+    net = nn.LSTM(8, 384)  # few inputs: their product is a large one, the recurrent ones are not
+    x = dtorch.randn(8, 20, 8)
+
+    def recurrent():
+        net.zero_grad()
+        net(x)[0].sum().backward()
+        return [p.grad for p in net.parameters()]
+
+    def simulated():
+        model = nn.LSTM(8, 384)
+        model(dtorch.randn(8, 20, 8))[0].sum().backward()
+        return [p.grad for p in model.parameters()]
+
+    found["recurrent"] = (recurrent, [], dtorch.estimate(simulated, hardware=load_hardware("cpu-plain")).flops)
     return found
 
 
@@ -85,7 +102,9 @@ def measure(threads, steps):
     try:
         rates, half = _matmul_rates(threads)
         peak = rates["float32"]
-        shares = {k: flops / _seconds(lambda run=run, args=args: run(*args), share=threads) / peak for k, (run, args, flops) in steps.items()}
+        shares = {
+            k: flops / _seconds(lambda run=run, args=args: run(*args), share=threads) / peak for k, (run, args, flops) in steps.items()
+        }
         small, near, large, other = (dtorch.randn(1 << k) for k in (16, 16, 23, 23))
         vector = 24 * small.numel() / _seconds(lambda: F.gelu(small), share=threads)
         cached = 3 * 4 * small.numel() / _seconds(lambda: dtorch.add(small, near), share=threads)
@@ -129,12 +148,17 @@ def main():
     global _waiting
     cores = dtorch.get_num_threads()
     one = dtorch.ones(1)
-    _waiting = _seconds(lambda: one + one)  # nothing is cut between devices yet: the second one, which shares the threads, begins with _links
+    _waiting = _seconds(lambda: one + one)
     for dtype in (dtorch.float32, dtorch.float64):
         _gemm(256, dtype, 1)
     time.sleep(0.06)  # a library for products that was loaded just now starts threads, which spin at first
     steps = _steps()
-    found = {"cores": cores, "by_threads": {str(threads): measure(threads, steps) for threads in sorted({1, cores}, reverse=True)}, "links": _links()}
+    # links last: from its first use on a second device shares the threads
+    found = {
+        "cores": cores,
+        "by_threads": {str(threads): measure(threads, steps) for threads in sorted({1, cores}, reverse=True)},
+        "links": _links(),
+    }
     for h in found["by_threads"].values():
         print(
             f"{h['name']}: {h['flops']['float32'] / 1e9:.4g} GFLOP/s float32, {h['flops']['bfloat16'] / 1e9:.4g} bfloat16, "

@@ -12,7 +12,7 @@ const dt_hardware dt_hardware_plain = {
     .name = "plain",
     .flops = {[DT_float16] = 20e9, [DT_bfloat16] = 20e9, [DT_float32] = 20e9, [DT_float64] = 10e9},
     .vector = 20e9,
-    .share = {1, 1, 1, 1, 1},
+    .share = {1, 1, 1, 1, 1, 1},
     .bandwidth = 5e9,
     .overhead = 1e-6,
     .overlap = true,
@@ -89,6 +89,8 @@ static facts facts_find(const dt_op *op) {
         f.kind = 1 + DT_WORK_CONV;
     else if (strstr(n, "attention") || strstr(n, "flash"))
         f.kind = 1 + DT_WORK_ATTENTION;
+    else if (strstr(n, "rnn") || strstr(n, "lstm") || strstr(n, "gru"))
+        f.kind = 1 + DT_WORK_RECURRENT;
     else if (!strstr(n, "pool") && !strstr(n, "cross_entropy"))
         f.kind = 1 + DT_WORK_MATMUL;
     return f;
@@ -373,4 +375,58 @@ void dt_cost_transfer(const dt_hardware *h, const char *kind, const dt_traffic *
         *moving = fmax(*moving, fmax(t->in[l], t->out[l]) / h->level[l].bandwidth);
         if (t->in[l] > 0 || t->out[l] > 0) *latency = fmax(*latency, h->level[l].latency);
     }
+}
+
+/* ---- by placements alone --------------------------------------------------------------------------------------------------------------------- */
+dt_link dt_cost_along(const dt_hardware *h, const dt_mesh *m, int d) {
+    dt_traffic t = {{0}};
+    int apart = 1;
+    for (int k = d + 1; k < m->ndim; k++) apart *= (int)m->dim[k];
+    for (int64_t i = 1; i < m->dim[d]; i++) t.peers[dt_cost_level(h, m->dev[0], m->dev[i * apart])]++;
+    if (m->dim[d] == 1) return (dt_link){h->level[0].bandwidth, h->level[0].latency};
+    return (dt_link){ring_bandwidth(h, &t), fmin(ring_latency(h, &t, false), ring_latency(h, &t, true))};
+}
+
+static double bytes_of(const dt_meta *m, const dt_placement *at) { /* that a device holds */
+    double b = (double)m->numel * (double)dt_dtype_size((dt_dtype)m->dtype);
+    for (int d = 0; d < m->mesh->ndim; d++)
+        if (at[d].kind == DT_SHARD) b /= (double)m->mesh->dim[d];
+    return b;
+}
+
+/* On one mesh, a dimension after the other: sums and cuts first, so that what is gathered later is small. */
+static double along_dimensions(const dt_hardware *h, const dt_meta *from, const dt_meta *to) {
+    const dt_mesh *mesh = from->mesh;
+    dt_placement at[DT_MAX_MESH_DIM];
+    double seconds = 0;
+    memcpy(at, from->place, sizeof at);
+    for (int pass = 0; pass < 2; pass++)
+        for (int d = 0; d < mesh->ndim; d++) {
+            bool gathers = at[d].kind == DT_SHARD && to->place[d].kind != DT_SHARD;
+            if (dt_placement_equal(at[d], to->place[d]) || gathers != (pass == 1)) continue;
+            double n = (double)mesh->dim[d];
+            dt_placement was = at[d];
+            at[d] = DT_R;
+            double whole = bytes_of(from, at), part = whole * (n - 1) / n; /* of what one replica along d holds */
+            at[d] = to->place[d];
+            if (n == 1 || was.kind == DT_REPLICATE) continue; /* a slice, zeros */
+            dt_link w = dt_cost_along(h, mesh, d);
+            bool whole_sum = was.kind == DT_PARTIAL && at[d].kind != DT_SHARD, exchange = was.kind == DT_SHARD && at[d].kind == DT_SHARD;
+            seconds += h->overhead + w.latency * (1 + whole_sum) + part * (whole_sum ? 2 : 1) / (exchange ? n : 1) / w.bandwidth;
+        }
+    return seconds;
+}
+
+double dt_cost_redistribution(const dt_hardware *h, const dt_meta *from, const dt_meta *to) {
+    if (from == to || !from->numel) return 0;
+    if (from->mesh == to->mesh) return along_dimensions(h, from, to);
+    /* Each device of the target reads what it needs from the source's device of its number, or of its share of the numbers; sums read all terms. */
+    double terms = 1;
+    for (int d = 0; d < from->mesh->ndim; d++)
+        if (from->place[d].kind == DT_PARTIAL) terms *= (double)from->mesh->dim[d];
+    int a = dt_mesh_find(from->mesh, to->mesh->dev[0]);
+    bool here = a >= 0 && from->mesh->n == 1;
+    if (here && to->mesh->n == 1) return 0;
+    int l = dt_cost_level(h, from->mesh->dev[here ? 0 : from->mesh->n - 1], to->mesh->dev[here ? to->mesh->n - 1 : 0]);
+    return h->overhead + h->level[l].latency + terms * bytes_of(to, to->place) / h->level[l].bandwidth;
 }

@@ -16,7 +16,8 @@
 typedef enum dt_work {
     DT_WORK_MATMUL,
     DT_WORK_CONV,
-    DT_WORK_WINOGRAD, /* convolutions of the form that the cpu does with fewer multiplications than are counted (ops/conv.h) */
+    DT_WORK_WINOGRAD,  /* convolutions of the form that the cpu does with fewer multiplications than are counted (ops/conv.h) */
+    DT_WORK_RECURRENT, /* a recurrent layer: many products of a few rows, one after the other */
     DT_WORK_ATTENTION,
     DT_WORK_VECTOR,
     DT_WORK_KINDS
@@ -68,6 +69,10 @@ typedef struct dt_traffic {
 int dt_cost_level(const dt_hardware *h, dt_device a, dt_device b); /* of the link between two devices */
 /* All parties of a collective (not pulled): (c->n,) zeroed. peers_seen: (c->n,) scratch. */
 void dt_cost_traffic(const dt_hardware *h, const dt_coll *c, dt_traffic *t, int *peers_seen);
+/* What a mesh's devices meet over along dimension d: bytes a second that each sends in a ring, and seconds that a small collective takes. */
+dt_link dt_cost_along(const dt_hardware *h, const dt_mesh *m, int d);
+/* Seconds of a redistribution, by formulas: of nothing but the two placements (and meshes). For choices between many; a simulation prices the real transfers. */
+double dt_cost_redistribution(const dt_hardware *h, const dt_meta *from, const dt_meta *to);
 /* Seconds by kind ("all_reduce", "all_gather", …): the latency part and the rest. */
 void dt_cost_transfer(const dt_hardware *h, const char *kind, const dt_traffic *t, double *latency, double *moving);
 

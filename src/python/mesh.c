@@ -253,15 +253,10 @@ static int device_type_of(PyObject *o, dt_device_type *out) {
     return r > 0 ? 0 : -1;
 }
 
-/* A simulated mesh is made of what the hardware description says. */
+/* What a mesh is made of: of simulated devices what the hardware description says, by the formulas of the clock that it is measured with.
+ * Real ones are alike wherever they lie, unless the user says otherwise: a program's values must not depend on how many hosts it was started on. */
 static void wire_simulated(const dt_mesh *m) {
-    const dt_hardware *h = dt_hardware_get();
-    int apart = m->n;
-    for (int d = 0; d < m->ndim; d++) {
-        apart /= (int)m->dim[d];
-        int last = apart * ((int)m->dim[d] - 1), l = dt_cost_level(h, m->dev[0], m->dev[last]);
-        dt_link_set(m, d, (dt_link){h->level[l].bandwidth, h->level[l].latency});
-    }
+    for (int d = 0; d < m->ndim; d++) dt_link_set(m, d, dt_cost_along(dt_hardware_get(), m, d));
 }
 
 static PyObject *mesh_make(dt_device_type type, int ndim, const int64_t *dims, const int64_t *index, PyObject *names) {

@@ -79,15 +79,15 @@ static int levels(PyObject *d, dt_hardware *h, bool *bad) {
 }
 
 static int hardware(PyObject *d, dt_hardware *h) {
-    static const char *const kinds[] = {"matmul", "conv", "winograd", "attention", "vector"};
+    static const char *const kinds[] = {"matmul", "conv", "winograd", "recurrent", "attention", "vector"};
     bool bad = false;
     *h = (dt_hardware){.overlap = true};
     PyObject *name = PyDict_GetItemString(d, "name"), *flops = table(d, "flops", &bad), *share = table(d, "efficiency", &bad),
              *half = table(d, "half_flops", &bad);
     if (!only_known(
             d, "", "name flops vector_flops efficiency half_flops memory_bandwidth cache_bytes cache_bandwidth kernel_overhead memory overlap links sources") ||
-        (share && !only_known(share, "efficiency.", "matmul conv winograd attention vector")) ||
-        (half && !only_known(half, "half_flops.", "matmul conv winograd attention vector")))
+        (share && !only_known(share, "efficiency.", "matmul conv winograd recurrent attention vector")) ||
+        (half && !only_known(half, "half_flops.", "matmul conv winograd recurrent attention vector")))
         return -1;
     char dtypes[512] = "";
     for (int t = 0; t < DT_DTYPE_COUNT; t++)
@@ -96,9 +96,9 @@ static int hardware(PyObject *d, dt_hardware *h) {
     if (name && PyUnicode_Check(name) && PyUnicode_AsUTF8(name)) snprintf(h->name, sizeof h->name, "%s", PyUnicode_AsUTF8(name));
     for (int t = 0; flops && t < DT_DTYPE_COUNT; t++) h->flops[t] = number(flops, dt_dtype_name((dt_dtype)t), 0, &bad);
     for (int k = 0; k < DT_WORK_KINDS; k++) {
-        bool plain = k == DT_WORK_WINOGRAD; /* as any convolution, if nothing is said of it */
-        h->share[k] = share ? number(share, kinds[k], plain ? h->share[DT_WORK_CONV] : 1, &bad) : 1;
-        h->half[k] = half ? number(half, kinds[k], plain ? h->half[DT_WORK_CONV] : 0, &bad) : 0;
+        int as = k == DT_WORK_WINOGRAD ? DT_WORK_CONV : k == DT_WORK_RECURRENT ? DT_WORK_MATMUL : -1; /* if nothing is said of it */
+        h->share[k] = share ? number(share, kinds[k], as >= 0 ? h->share[as] : 1, &bad) : 1;
+        h->half[k] = half ? number(half, kinds[k], as >= 0 ? h->half[as] : 0, &bad) : 0;
         if (!bad && (h->share[k] <= 0 || h->share[k] > 8)) {
             PyErr_Format(PyExc_ValueError,
                          "hardware: efficiency.%s must be above 0 and at most 8 (above 1 where a method does less than is counted, as Winograd's)", kinds[k]);

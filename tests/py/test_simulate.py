@@ -363,7 +363,7 @@ def test_worlds_do_not_mix():
         ({"flops": {}}, "above 0"),
         ({"memory_bandwith": 1e12}, "unknown field memory_bandwith; there are name flops .* memory_bandwidth"),
         ({"flops": {"float32": 1e12, "fp8": 1e12}}, "unknown field flops.fp8; there are .*bfloat16"),
-        ({"efficiency": {"gemm": 0.5}}, "unknown field efficiency.gemm; there are matmul conv winograd attention vector"),
+        ({"efficiency": {"gemm": 0.5}}, "unknown field efficiency.gemm; there are matmul conv winograd recurrent attention vector"),
         ({"half_flops": {"mat": 1}}, "unknown field half_flops.mat;"),
         ({"efficiency": 0.5}, "efficiency must be a table, not 0.5"),
         ({"links": [{"bandwidth": 1e9, "latenz": 1}]}, r"unknown field links\[0\].latenz; there are devices bandwidth latency"),
@@ -494,6 +494,28 @@ def test_other_hardware_on_the_same_mesh():
     for s in steps:
         assert s.link_bytes == [(4 * 3 + 2) * block, (4 * 2 + 2 * 4) * block]
     assert min(peak) > 6 * block
+
+
+@pytest.mark.every_pass("virtual times and plans are those of all passes and of no further cuts")
+def test_redistributions_are_chosen_by_the_links_of_the_hardware():
+    """Both operands are cut along both mesh dimensions, crosswise: what moves, moves inside machines, whichever mesh dimension that is."""
+
+    def run(shape, links):
+        with torch.simulate({**HARDWARE, "links": links}, devices=8) as sim:
+            mesh = torch.init_device_mesh("cuda", shape)
+            wires = mesh.topology
+            x = torch.empty(4096, 64, device_mesh=mesh, placements=[Shard(0), Replicate()])
+            y = torch.empty(4096, 64, device_mesh=mesh, placements=[Replicate(), Shard(0)])
+            s = timed(sim, lambda: x * y)[1]
+        return wires, s.link_bytes
+
+    inside, beyond = {"devices": 4, "bandwidth": 1e9, "latency": 1e-6}, {"bandwidth": 1e7, "latency": 1e-5}
+    wires, moved = run((2, 4), [inside, beyond])
+    assert wires[0] == (1e7, pytest.approx(1e-5)) and wires[1] == (1e9, pytest.approx(2e-6)) and moved[1] == 0
+    wires, _ = run((8, 1), [inside, beyond])
+    assert wires[0] == (4e7, pytest.approx(1.2e-5))  # a ring through two machines: four links leave each
+    wires, _ = run((8, 1), [{**inside, "devices": 8}, beyond])
+    assert wires[0] == (1e9, pytest.approx(3e-6))
 
 
 @pytest.mark.every_pass("virtual times and plans are those of all passes and of no further cuts")

@@ -11,7 +11,7 @@ static const dt_hardware hw = {
     .name = "test",
     .flops = {[DT_float32] = 1e12, [DT_bfloat16] = 4e12},
     .vector = 1e11,
-    .share = {0.5, 0.25, 2, 0.5, 1},
+    .share = {0.5, 0.25, 2, 0.5, 0.5, 1},
     .half = {1e9, 0, 0, 0},
     .bandwidth = 1e10,
     .overhead = 1e-6,
@@ -94,6 +94,36 @@ TEST(links) {
     dt_traffic send = {.in = {0, 1e6}, .peers = {0, 1}};
     dt_cost_transfer(&hw, "send", &send, &latency, &moving);
     REQUIRE(near(moving, 1e-2) && near(latency, 1e-5));
+}
+
+/* Along a mesh dimension, and of a redistribution, by placements alone: 8 devices in 2 machines of 4. */
+TEST(placements_alone) {
+    REQUIRE(dt_ops_init() == DT_OK);
+    dt_device dev[8], one = dt_device_make(DT_SIM, 0);
+    for (int i = 0; i < 8; i++) dev[i] = dt_device_make(DT_SIM, (uint32_t)i);
+    const dt_mesh *m, *line, *alone;
+    REQUIRE_OK(dt_mesh_intern(2, (int64_t[]){2, 4}, dev, NULL, &m));
+    REQUIRE_OK(dt_mesh_intern(1, (int64_t[]){8}, dev, NULL, &line));
+    REQUIRE_OK(dt_mesh_intern(0, NULL, &one, NULL, &alone));
+    dt_link across = dt_cost_along(&hw, m, 0), inside = dt_cost_along(&hw, m, 1), both = dt_cost_along(&hw, line, 0);
+    REQUIRE(near(across.bandwidth, 1e8) && near(across.latency, 1e-5));
+    REQUIRE(near(inside.bandwidth, 1e9) && near(inside.latency, 2e-6)); /* a tree of four */
+    REQUIRE(near(both.bandwidth, 4e8) && near(both.latency, 1.2e-5));   /* four links leave each machine */
+    dt_type t = {.dtype = DT_float32, .ndim = 2, .shape = {8000, 1000}};
+    const dt_meta *a, *b;
+    double whole = 4.0 * 8000 * 1000;
+    dt_placement rows[2] = {DT_S(0), DT_S(1)}, none[2] = {DT_R, DT_R}, gathered[2] = {DT_S(0), DT_R}, sums[2] = {DT_P, DT_S(1)};
+    REQUIRE_OK(dt_meta_intern(&t, m, rows, &a));
+    REQUIRE(dt_cost_redistribution(&hw, a, a) == 0);
+    REQUIRE_OK(dt_meta_intern(&t, m, gathered, &b));
+    REQUIRE(near(dt_cost_redistribution(&hw, a, b), 1e-6 + 2e-6 + whole / 2 * 3 / 4 / 1e9));
+    REQUIRE_OK(dt_meta_intern(&t, m, none, &b));
+    REQUIRE(near(dt_cost_redistribution(&hw, b, a), 0)); /* slices */
+    REQUIRE_OK(dt_meta_intern(&t, m, sums, &a));
+    REQUIRE_OK(dt_meta_intern(&t, m, (dt_placement[2]){DT_R, DT_S(1)}, &b));
+    REQUIRE(near(dt_cost_redistribution(&hw, a, b), 1e-6 + 2e-5 + 2 * whole / 4 / 2 / 1e8));
+    REQUIRE_OK(dt_meta_intern(&t, alone, none, &b));
+    REQUIRE(near(dt_cost_redistribution(&hw, a, b), 1e-6 + 1e-5 + 2 * whole / 1e8));
 }
 
 TEST(generations) {
