@@ -58,7 +58,10 @@ typedef struct dt_exchange_block {
     int peer; /* a party */
     int64_t from, to, bytes;
 } dt_exchange_block;
-/* Calls fn for every block that the party needs, in the order of its own buffer. False: rows_out is too small (nothing is called then). */
+/* Calls fn for every block that the party needs, in the order of its own buffer. False: rows_out is too small (nothing is called then), or the counts are of more
+ * rows than a sender has. */
 bool dt_exchange_walk(const dt_exchange *x, int party, const int64_t *counts, void (*fn)(void *ctx, const dt_exchange_block *block), void *ctx);
+/* What the party at position `at` of the same group needs of this one, in the same order; `to` is not filled in, and blocks may be joined that are not there. */
+bool dt_exchange_given(const dt_exchange *x, int party, int at, const int64_t *counts, void (*fn)(void *ctx, const dt_exchange_block *block), void *ctx);
 
 #endif

@@ -2,7 +2,9 @@
  *
  * Pure: the same walk serves any transport. By sender a buffer holds its rows by expert; by receiver it holds, for each expert of the receiver, the
  * rows of sender 0, of sender 1, …; so whatever goes from one party to another lies in one run of rows for each expert on both sides. Runs that follow
- * each other on both sides are joined. */
+ * each other on both sides are joined.
+ *
+ * Counts are the same on all parties of a group, so a sender knows, too, what is read of it (dt_exchange_given): rows in the order in which the reader walks. */
 #include "comm/comm.h"
 #include "tensor/layout.h"
 
@@ -11,6 +13,8 @@ typedef struct walk {
     const dt_exchange_party *me;
     const int64_t *counts; /* (groups, experts) of the shard at hand */
     int64_t shard;
+    bool given; /* only one side counts */
+    bool bad;
     void (*fn)(void *ctx, const dt_exchange_block *block);
     void *ctx;
     dt_exchange_block open; /* not handed over yet; bytes 0: none */
@@ -26,9 +30,14 @@ static void flush(walk *w) {
 /* n rows from row `from` of peer g's buffer to row `to` of the own. */
 static void rows(walk *w, int64_t g, int64_t from, int64_t to, int64_t n) {
     int64_t size = w->me->row_bytes;
+    if (n < 0 || from < 0 || to < 0 || n > w->x->rows_in - from || n > w->x->rows_out - to) { /* counts that no sender has */
+        w->bad = true;
+        return;
+    }
     dt_exchange_block k = {w->me->peer[g], (w->shard * w->x->rows_in + from) * size, (w->shard * w->x->rows_out + to) * size, n * size};
     if (!k.bytes) return;
-    if (w->open.bytes && w->open.peer == k.peer && w->open.from + w->open.bytes == k.from && w->open.to + w->open.bytes == k.to) {
+    bool follows = w->open.bytes && w->open.peer == k.peer && w->open.from + w->open.bytes == k.from;
+    if (follows && (w->given || w->open.to + w->open.bytes == k.to)) {
         w->open.bytes += k.bytes;
         return;
     }
@@ -45,12 +54,17 @@ static int64_t sent_before(const walk *w, int64_t g, int64_t e) {
 
 /* To the receivers: mine are the experts of my position. */
 static int64_t receive(walk *w, bool dry) {
-    int64_t lo, len, to = 0;
+    int64_t lo, len, to = 0, before[w->x->groups]; /* rows that each sender has before the ones at hand */
     dt_layout_chunk(w->x->n_experts, w->x->groups, w->me->at, &lo, &len);
+    for (int64_t g = 0; g < w->x->groups && !dry; g++) before[g] = sent_before(w, g, lo);
     for (int64_t e = lo; e < lo + len; e++)
         for (int64_t g = 0; g < w->x->groups; g++) {
-            if (!dry) rows(w, g, sent_before(w, g, e), to, count(w, g, e));
-            to += count(w, g, e);
+            int64_t n = count(w, g, e);
+            if (!dry) {
+                rows(w, g, before[g], to, n);
+                before[g] += n;
+            }
+            to += n;
         }
     return to;
 }
@@ -74,6 +88,11 @@ static int64_t give_back(walk *w, bool dry) {
     return to;
 }
 
+static bool is_bad(walk *w) {
+    flush(w);
+    return w->bad;
+}
+
 bool dt_exchange_walk(const dt_exchange *x, int party, const int64_t *counts, void (*fn)(void *ctx, const dt_exchange_block *block), void *ctx) {
     walk w = {.x = x, .me = &x->party[party], .fn = fn, .ctx = ctx};
     for (int dry = 1; dry >= 0; dry--)
@@ -82,6 +101,28 @@ bool dt_exchange_walk(const dt_exchange *x, int party, const int64_t *counts, vo
             int64_t need = x->back ? give_back(&w, dry) : receive(&w, dry);
             if (need > x->rows_out) return false;
         }
-    flush(&w);
-    return true;
+    return !is_bad(&w);
+}
+
+/* What of mine goes to the one at position `to`. */
+static void give(walk *w, int64_t to) {
+    int64_t lo, len;
+    dt_layout_chunk(w->x->n_experts, w->x->groups, w->x->back ? w->me->at : to, &lo, &len);
+    int64_t held = w->x->back ? 0 : sent_before(w, w->me->at, lo);
+    for (int64_t e = lo; e < lo + len; e++)
+        for (int64_t g = w->x->back ? 0 : w->me->at; g < w->x->groups; g++) {
+            int64_t n = count(w, g, e);
+            if (!w->x->back || g == to) rows(w, to, held, 0, n);
+            held += n;
+            if (!w->x->back) break;
+        }
+}
+
+bool dt_exchange_given(const dt_exchange *x, int party, int at, const int64_t *counts, void (*fn)(void *ctx, const dt_exchange_block *block), void *ctx) {
+    walk w = {.x = x, .me = &x->party[party], .fn = fn, .ctx = ctx, .given = true};
+    for (w.shard = 0; w.shard < w.me->shards; w.shard++) {
+        w.counts = counts + w.shard * x->groups * x->n_experts;
+        give(&w, at);
+    }
+    return !is_bad(&w);
 }

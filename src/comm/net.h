@@ -79,8 +79,9 @@ dt_status dt_net_wait(dt_net_req *r) DT_WUR;
  * or have room (receiver); with a ring a receiver opens i + slots once chunk i is used, and a sender fills a slot when its old chunk is done. Matched by
  * (pair, key, lane). */
 enum { DT_NET_WINDOW = 8 };    /* chunks in flight from one node to another in one collective */
-typedef struct dt_net_window { /* what the streams of a collective from (or to) one peer share; the progress thread's */
-    uint32_t used;
+typedef struct dt_net_window { /* what the streams of a collective from (or to) one peer share */
+    uint32_t most;             /* in flight at once; DT_NET_WINDOW at most */
+    uint32_t used;             /* the progress thread's */
 } dt_net_window;
 typedef struct dt_net_stream { /* memory of the caller, as are base, window and events, until the wait returns */
     int peer;

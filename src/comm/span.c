@@ -18,7 +18,7 @@
  * Every party forms and uses the chunks of its lanes as they can be formed and used, whichever comes first, and sleeps only when nothing can be done; so no
  * order of lanes can deadlock. What several nodes of a machine need alike comes to one of them, and the others read it there afterwards.
  *
- * A failed node still sends, so that nobody waits for ever.
+ * A failed node still sends, so that nobody waits for ever. A group of parties is a collective of its own, with its own messages: an error stays in it.
  *
  * Threads: the parties' worker threads. */
 #include <pthread.h>
@@ -29,7 +29,7 @@
 
 enum { DIRECT_MIN = 32 << 10, KEEP = 16, KEEP_BYTES = 256 << 20, RING = 4 };
 #define RELAYED (1ull << 61) /* in keys: word that a node has what others of its machine read from it */
-#define READ (1ull << 62)    /* … that it has read */
+#define READ DT_SPAN_READ    /* … that it has read */
 
 /* ---- memory of messages ---------------------------------------------------------------------------------------------------------------------- */
 static struct {
@@ -126,10 +126,10 @@ typedef struct job { /* one party's view of the collective */
     int phase, party;
 } job;
 
-int dt_span_other_nodes(const dt_coll *c, int *out) {
+int dt_span_other_nodes(const dt_coll *c, int party, int *out) {
     int n = 0;
-    for (int i = 0; i < c->n; i++) {
-        int node = dt_span_node(c, i), k = 0;
+    for (int i = 0; i < dt_comm_group(c, party); i++) {
+        int node = dt_span_node(c, dt_comm_member(c, party, i)), k = 0;
         if (node == dt_node_self) continue;
         while (k < n && out[k] != node) k++;
         if (k == n) out[n++] = node;
@@ -149,10 +149,22 @@ static peer *peer_of(stage *s, int node) {
     return NULL;
 }
 
-static int parties_on(const dt_coll *c, int node, int before) {
+/* The group's parties on a node, up to `before`. */
+static int parties_on(const dt_coll *c, int party, int node, int before) {
     int n = 0;
-    for (int i = 0; i < before; i++) n += dt_span_node(c, i) == node;
+    for (int i = 0, m; i < dt_comm_group(c, party) && (m = dt_comm_member(c, party, i)) < before; i++) n += dt_span_node(c, m) == node;
     return n;
+}
+int dt_span_parties(const dt_coll *c, int party, int node) { return parties_on(c, party, node, c->n); }
+int dt_span_here(const dt_coll *c, int party) { return parties_on(c, party, dt_node_self, party); }
+
+uint64_t dt_span_key(const dt_coll *c, int party, const dt_rendezvous *r) { return r->key | (uint64_t)c->party[party].group << DT_KEY_GROUP; }
+void **dt_span_staging(const dt_coll *c, int party, const dt_rendezvous *r) { return &r->staging[2 * c->party[party].group]; }
+
+uint32_t dt_span_window(const dt_coll *c) {
+    int groups = 0;
+    for (int i = 0; i < c->n; i++) groups += dt_span_node(c, i) == dt_node_self && dt_span_here(c, i) == 0;
+    return groups < DT_NET_WINDOW ? (uint32_t)(DT_NET_WINDOW / groups) : 1;
 }
 
 static int machine_here(const stage *s) { return s->large ? dt_span_machine(dt_node_self) : dt_node_self; }
@@ -171,7 +183,7 @@ static void source_view(const job *j, const dt_pull *p, int k, dt_view *v) {
 
 static uint64_t address_there(const dt_coll *c, const peer *q, int party, bool of_out) {
     uint64_t a[2];
-    memcpy(a, q->in + sizeof(dt_span_head) + sizeof a * (size_t)parties_on(c, q->node, party), sizeof a);
+    memcpy(a, q->in + sizeof(dt_span_head) + sizeof a * (size_t)parties_on(c, party, q->node, party), sizeof a);
     return a[of_out];
 }
 
@@ -208,9 +220,12 @@ static dt_status work_through(const job *j, dt_span_work *w) {
     return s;
 }
 
+static uint64_t phase_key(const job *j) { return dt_span_key(j->c, j->party, j->r) + (uint64_t)j->phase; }
+
 /* ---- messages ---------------------------------------------------------------------------------------------------------------------------------- */
 static void write_addresses(const job *j, char *to) {
-    for (int i = 0; i < j->c->n; i++) {
+    for (int k = 0; k < dt_comm_group(j->c, j->party); k++) {
+        int i = dt_comm_member(j->c, j->party, k);
         if (dt_span_node(j->c, i) != dt_node_self) continue;
         uint64_t a[2] = {(uint64_t)(uintptr_t)j->r->in[i], (uint64_t)(uintptr_t)j->r->out[i]};
         memcpy(to, a, sizeof a);
@@ -222,8 +237,8 @@ static void write_addresses(const job *j, char *to) {
 static void peer_sizes(const job *j, const stage *s, peer *p, const dt_span_list *theirs) {
     if (s->large) {
         p->direct = dt_net_shares(p->node);
-        p->out_bytes = p->direct ? sizeof(uint64_t[2]) * (size_t)parties_on(j->c, dt_node_self, j->c->n) : 0;
-        p->in_bytes = p->direct ? sizeof(uint64_t[2]) * (size_t)parties_on(j->c, p->node, j->c->n) : 0;
+        p->out_bytes = p->direct ? sizeof(uint64_t[2]) * (size_t)dt_span_parties(j->c, j->party, dt_node_self) : 0;
+        p->in_bytes = p->direct ? sizeof(uint64_t[2]) * (size_t)dt_span_parties(j->c, j->party, p->node) : 0;
     } else {
         p->out_bytes = theirs->total[dt_node_self];
         p->in_bytes = s->in.total[p->node];
@@ -235,7 +250,7 @@ static void peer_post(job *j, stage *s, peer *p, const dt_span_list *theirs) {
     p->in_bytes += sizeof(dt_span_head);
     p->out = dt_span_memory_get(p->out_bytes, &p->out_cap);
     p->in = dt_span_memory_get(p->in_bytes, &p->in_cap);
-    uint64_t key = j->r->key + (uint64_t)j->phase;
+    uint64_t key = phase_key(j);
     if (p->in) dt_net_recv_bulk(&p->receive, p->node, key, p->in, p->in_bytes);
     if (!p->out) return;
     char *to = p->out + sizeof(dt_span_head);
@@ -273,7 +288,7 @@ static void await_messages(const job *j, stage *s) {
 /* A byte to and from all nodes of this machine, for what `bit` says. A lost node answers no more. */
 static void word_around(const job *j, stage *s, uint64_t bit) {
     uint8_t word[2] = {1, 0};
-    uint64_t key = (j->r->key + (uint64_t)j->phase) | bit;
+    uint64_t key = phase_key(j) | bit;
     for (int i = 0; i < s->n_peers; i++) {
         peer *p = &s->peer[i];
         if (!p->direct || !p->in || !p->out) continue;
@@ -291,10 +306,12 @@ static int lanes_among(const dt_span_list *l, bool sending) {
     return n;
 }
 
-/* The k-th party here. */
-static int party_here(const dt_coll *c, int k) {
-    for (int i = 0; i < c->n; i++)
-        if (dt_span_node(c, i) == dt_node_self && k-- == 0) return i;
+/* The k-th of the group's parties here. */
+static int party_here(const dt_coll *c, int party, int k) {
+    for (int i = 0; i < dt_comm_group(c, party); i++) {
+        int m = dt_comm_member(c, party, i);
+        if (dt_span_node(c, m) == dt_node_self && k-- == 0) return m;
+    }
     return -1;
 }
 
@@ -324,16 +341,16 @@ static void lane_begin(const job *j, stage *s, const dt_span_list *list, int i, 
     const dt_span_block *b = &list->block[i];
     peer *p = peer_of(s, sending ? b->to : b->from);
     if (!sending) list->block[i].lane = -1;
-    *l = (dt_span_lane){.block = b, .party = sending ? party_here(j->c, s->n_lanes % s->n_local) : b->party};
+    *l = (dt_span_lane){.block = b, .party = sending ? party_here(j->c, j->party, s->n_lanes % s->n_local) : b->party};
     bool all = !sending && b->users > 1; /* several may wait for it */
     l->stream = (dt_net_stream){.peer = p->node,
                                 .receive = !sending,
                                 .lane = (uint32_t)i,
-                                .key = j->r->key + (uint64_t)j->phase,
+                                .key = phase_key(j),
                                 .bytes = b->bytes,
                                 .chunk = (size_t)dt_span_chunk(b->pull, j->c->reduce) * dt_dtype_size(b->dtype),
                                 .window = sending ? &p->sending : &p->receiving,
-                                .event = all ? s->event : &s->event[parties_on(j->c, dt_node_self, l->party)],
+                                .event = all ? s->event : &s->event[dt_span_here(j->c, l->party)],
                                 .n_events = all ? s->n_local : 1};
     lane_memory(j, s, l, sending);
     if (!l->stream.base) return; /* no memory at all: the other side waits until this node is given up */
@@ -349,7 +366,7 @@ static dt_status their_lists(const job *j, stage *s) {
         bool known = machine == machine_here(s);
         for (int k = 0; k < i && !known; k++) known = s->large && dt_span_machine(s->peer[k].node) == machine;
         if (known) continue;
-        DT_TRY(dt_span_blocks(j->c, j->phase, s->large, machine, &t->list[t->n++]));
+        DT_TRY(dt_span_blocks(j->c, j->party, j->phase, s->large, machine, &t->list[t->n++]));
     }
     return DT_OK;
 }
@@ -371,8 +388,8 @@ static dt_status begin_lanes(const job *j, stage *s) {
 /* Do nodes of this machine need what comes to another of them? All of them come to the same answer. */
 static bool has_relays(const job *j, const stage *s) {
     if (!s->large) return false;
-    for (int i = 0; i < j->c->n; i++) {
-        int node = dt_span_node(j->c, i);
+    for (int m = 0; m < dt_comm_group(j->c, j->party); m++) {
+        int i = dt_comm_member(j->c, j->party, m), node = dt_span_node(j->c, i);
         if (dt_span_machine(node) != machine_here(s)) continue;
         for (int k = 0; k < j->c->party[i].n_pulls[j->phase]; k++) {
             const dt_pull *p = &j->c->party[i].pull[j->phase][k];
@@ -387,11 +404,12 @@ static bool has_relays(const job *j, const stage *s) {
 /* ---- a phase, by the party that speaks for its node ------------------------------------------------------------------------------------------------- */
 static dt_status stage_fill(job *j, stage *s) {
     const dt_span_list *theirs = s->theirs->list;
-    DT_TRY(dt_span_blocks(j->c, j->phase, s->large, machine_here(s), &s->in));
+    DT_TRY(dt_span_blocks(j->c, j->party, j->phase, s->large, machine_here(s), &s->in));
     DT_TRY(their_lists(j, s));
     int n = 0;
+    uint32_t window = dt_span_window(j->c);
     for (int i = 0; i < s->n_peers; i++) {
-        peer p = {.node = s->peer[i].node};
+        peer p = {.node = s->peer[i].node, .sending.most = window, .receiving.most = window};
         peer_sizes(j, s, &p, s->large ? NULL : &theirs[i]);
         if (j->phase == 1 && !s->large && !p.out_bytes && !p.in_bytes) continue; /* phase 0 has told the errors */
         s->peer[n] = p;
@@ -405,8 +423,8 @@ static dt_status stage_fill(job *j, stage *s) {
 
 /* NULL: there is not even memory for that. The stage holds an error if a node's input failed, or a node is lost. */
 static stage *stage_new(job *j, dt_error_t *error) {
-    int node[j->c->n + 1], n = dt_span_other_nodes(j->c, node);
-    uint32_t local = (uint32_t)parties_on(j->c, dt_node_self, j->c->n);
+    int node[dt_nodes], n = dt_span_other_nodes(j->c, j->party, node);
+    uint32_t local = (uint32_t)dt_span_parties(j->c, j->party, dt_node_self);
     stage *s = dt_calloc(1, sizeof *s + sizeof *s->peer * (size_t)n);
     lists *theirs = dt_calloc(1, sizeof *theirs + sizeof(dt_span_list) * (size_t)n);
     _Atomic uint32_t *event = dt_calloc(local, sizeof *event);
@@ -534,7 +552,7 @@ static void do_step(job *j, duty *d, dt_span_work *w) {
 
 /* Whatever can be done, until all is. */
 static void work_off(job *j, stage *s, duty *d, bool late) {
-    _Atomic uint32_t *event = &s->event[parties_on(j->c, dt_node_self, j->party)];
+    _Atomic uint32_t *event = &s->event[dt_span_here(j->c, j->party)];
     for (;;) {
         uint32_t seen = atomic_load_explicit(event, memory_order_acquire);
         bool moved = false, left = false;
@@ -557,20 +575,22 @@ static void duty_free(duty *d) {
 }
 
 bool dt_span_leads(const dt_coll *c, int party, uint32_t *n) {
-    *n = (uint32_t)parties_on(c, dt_node_self, c->n);
-    return parties_on(c, dt_node_self, party) == 0;
+    *n = (uint32_t)dt_span_parties(c, party, dt_node_self);
+    return dt_span_here(c, party) == 0;
 }
 
-dt_error_t *dt_span_local_error(const dt_coll *c, const dt_rendezvous *r) {
-    for (int i = 0; i < c->n; i++)
-        if (dt_span_node(c, i) == dt_node_self && r->error[i]) return r->error[i];
+dt_error_t *dt_span_local_error(const dt_coll *c, int party, const dt_rendezvous *r) {
+    for (int i = 0; i < dt_comm_group(c, party); i++) {
+        int m = dt_comm_member(c, party, i);
+        if (dt_span_node(c, m) == dt_node_self && r->error[m]) return r->error[m];
+    }
     return NULL;
 }
 
 /* One party's part of a phase. Returns an error that was made here, or NULL. */
 static dt_error_t *party_phase(job *j, stage *s, dt_error_t *error, bool leads, uint32_t n) {
     duty d = {0};
-    _Atomic uint32_t *meet = &j->r->arrived[6 + 2 * j->phase];
+    _Atomic uint32_t *meet = dt_comm_arrived(j->c, j->party, j->r, 6 + 2 * j->phase);
     j->tools.idle = error != NULL;
     dt_status bad = take_up(j, s, &d);
     if (bad) fail_duty(j, &d, bad);
@@ -589,32 +609,35 @@ static dt_error_t *span_run(const dt_coll *c, int party, dt_rendezvous *r, const
     job j = {c, r, {b, team, c->kind, false}, 0, party};
     uint32_t n;
     bool leads = dt_span_leads(c, party, &n);
+    if ((int)n == dt_comm_group(c, party)) return dt_transport_thread.run(c, party, r, b, team, in, out, error);
+    _Atomic uint32_t *meet = dt_comm_arrived(c, party, r, 0);
+    void **staging = dt_span_staging(c, party, r);
     r->in[party] = in;
     r->out[party] = out;
     r->error[party] = error;
-    dt_comm_meet(&r->arrived[0], n);
+    dt_comm_meet(&meet[0], n);
     dt_error_t *mine = NULL; /* made here; the others keep theirs */
-    error = dt_span_local_error(c, r);
+    error = dt_span_local_error(c, party, r);
     for (j.phase = 0; j.phase <= c->two_phase; j.phase++) {
-        if (j.phase) error = error ? error : dt_span_local_error(c, r);
-        if (leads) r->staging[j.phase] = stage_new(&j, error);
-        dt_comm_meet(&r->arrived[1 + 2 * j.phase], n);
-        stage *s = r->staging[j.phase];
+        if (j.phase) error = error ? error : dt_span_local_error(c, party, r);
+        if (leads) staging[j.phase] = stage_new(&j, error);
+        dt_comm_meet(&meet[1 + 2 * j.phase], n);
+        stage *s = staging[j.phase];
         if (!error && s) error = s->error;
         dt_error_t *bad = s ? party_phase(&j, s, error, leads, n) : dt_error_new(DT_E_NOMEM, 0, c->kind, "out of host memory");
         if (bad && !error) mine = error = bad;
         if (bad && bad != mine) dt_error_unref(bad);
         if (mine) r->error[party] = mine; /* the next phase's message tells it to the other nodes */
         if (!c->two_phase || j.phase == 1) break;
-        dt_comm_meet(&r->arrived[2], n);
+        dt_comm_meet(&meet[2], n);
     }
     if (error && error != mine) dt_error_ref(error); /* before the last meeting: afterwards its owner may let go */
-    dt_comm_meet(&r->arrived[4], n);
+    dt_comm_meet(&meet[4], n);
     for (j.phase = 0; leads && j.phase < 2; j.phase++) {
-        if (r->staging[j.phase]) word_around(&j, r->staging[j.phase], READ);
-        stage_free(r->staging[j.phase]);
+        if (staging[j.phase]) word_around(&j, staging[j.phase], READ);
+        stage_free(staging[j.phase]);
     }
-    dt_comm_meet(&r->arrived[5], n);
+    dt_comm_meet(&meet[5], n);
     return error;
 }
 

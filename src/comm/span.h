@@ -33,7 +33,7 @@ typedef struct dt_span_list { /* all that a machine needs from others in one pha
     size_t *total; /* (dt_nodes,) bytes of the message from each */
 } dt_span_list;
 /* machine: nodes that share memory count as one, named by the first; else every node is one of its own. */
-dt_status dt_span_blocks(const dt_coll *c, int phase, bool machines, int machine, dt_span_list *out) DT_WUR;
+dt_status dt_span_blocks(const dt_coll *c, int party, int phase, bool machines, int machine, dt_span_list *out) DT_WUR;
 void dt_span_list_free(dt_span_list *l);
 /* How many sources of p, beginning with the k-th, come as one block to `machine`; *there: they lie elsewhere. */
 int dt_span_leaves(const dt_coll *c, const dt_pull *p, int k, bool machines, int machine, bool *there);
@@ -89,9 +89,17 @@ dt_error_t *dt_span_exchange(const dt_coll *c, int party, dt_rendezvous *r, cons
                              dt_error_t *error);
 
 /* ---- meeting ------------------------------------------------------------------------------------------------------------------------------------- */
-int dt_span_other_nodes(const dt_coll *c, int *out);                       /* ascending; how many */
-bool dt_span_leads(const dt_coll *c, int party, uint32_t *n);              /* is it the first party here? *n: parties here */
-dt_error_t *dt_span_local_error(const dt_coll *c, const dt_rendezvous *r); /* of the parties here, borrowed */
+/* A group of parties is a collective of its own; `party` is any of it. */
+int dt_span_other_nodes(const dt_coll *c, int party, int *out);                       /* ascending; how many */
+bool dt_span_leads(const dt_coll *c, int party, uint32_t *n);                         /* is it the first party here? *n: the group's parties here */
+int dt_span_parties(const dt_coll *c, int party, int node);                           /* the group's on a node */
+int dt_span_here(const dt_coll *c, int party);                                        /* which of them it is */
+dt_error_t *dt_span_local_error(const dt_coll *c, int party, const dt_rendezvous *r); /* of the parties here, borrowed */
+void **dt_span_staging(const dt_coll *c, int party, const dt_rendezvous *r);          /* (2,) what they share */
+uint32_t dt_span_window(const dt_coll *c); /* chunks in flight for each group, so that a collective has DT_NET_WINDOW from one node to another */
+/* Of the group's messages. Bits: 0 phase, 1 … 19 the collective, then its run, DT_KEY_GROUP … 60 the group, 61 … 63 what else is said. */
+uint64_t dt_span_key(const dt_coll *c, int party, const dt_rendezvous *r);
+#define DT_SPAN_READ (1ull << 62) /* word that a node has read */
 
 enum { DT_SPAN_TEXT = 504 };
 typedef struct dt_span_head { /* of a message: did an input fail? */

@@ -103,10 +103,11 @@ static dt_status add(const dt_coll *c, dt_span_list *l, int party, const dt_pull
     return DT_OK;
 }
 
-dt_status dt_span_blocks(const dt_coll *c, int phase, bool machines, int machine, dt_span_list *out) {
+dt_status dt_span_blocks(const dt_coll *c, int party, int phase, bool machines, int machine, dt_span_list *out) {
     *out = (dt_span_list){.total = dt_calloc((size_t)dt_nodes, sizeof *out->total)};
     if (!out->total) return dt_fail(DT_E_NOMEM, "%s: out of host memory", c->kind);
-    for (int i = 0; i < c->n; i++) {
+    for (int m = 0; m < dt_comm_group(c, party); m++) {
+        int i = dt_comm_member(c, party, m);
         if (place(c, i, machines) != machine) continue;
         for (int k = 0; k < c->party[i].n_pulls[phase]; k++) {
             const dt_pull *p = &c->party[i].pull[phase][k];

@@ -134,7 +134,7 @@ static bool advance(dt_net_stream *s, bool *any) {
     uint32_t open = atomic_load_explicit(&s->open, memory_order_acquire);
     if (open > s->n) open = s->n;
     if (!s->receive && open > s->granted) open = s->granted;
-    while (s->posted < open && s->posted - done < DT_NET_WINDOW && s->window->used < DT_NET_WINDOW) {
+    while (s->posted < open && s->posted - done < DT_NET_WINDOW && s->window->used < s->window->most) {
         if (!post(s)) goto failed;
         *any = true;
     }

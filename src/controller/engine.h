@@ -158,6 +158,7 @@ void dt_cache_forget_simulated(dt_engine *e); /* plans of simulated devices, wit
 /* report.c */
 /* Counts the collectives of a run that is about to be pushed. rec not NULL: node k's site is site[rec[k]]. meet NULL: nobody meets; else it gets what dt_comm_moved wants. */
 void dt_comm_count(dt_plan *p, const uint32_t *site, const uint32_t *rec, dt_rendezvous *meet);
+void dt_comm_moved_there(const char *kind, const char *mesh_dim, uint32_t site, dt_device sender, uint64_t bytes); /* the same, of another node */
 void dt_comm_moved(void *entry, dt_device sender, uint64_t bytes); /* bytes known only at run time; any thread */
 /* Of a log of n entries so far, `each` bytes long, whose last `size` lie in a ring: those still there into out, oldest first, cap at most. Returns how many. The
  * log's lock is held. */

@@ -161,6 +161,14 @@ static void on_stats(dt_unwire *u, int from) {
     complete(r, NULL);
 }
 
+static void on_moved(dt_unwire *u) {
+    const char *kind = dt_unwire_text(u), *mesh_dim = dt_unwire_text(u);
+    uint32_t site = (uint32_t)dt_unwire_count(u, UINT32_MAX);
+    dt_device sender = (dt_device)dt_unwire_count(u, UINT32_MAX);
+    uint64_t bytes = dt_unwire_u64(u);
+    if (!u->bad && kind && mesh_dim) dt_comm_moved_there(kind, mesh_dim, site, sender, bytes);
+}
+
 /* Progress thread. */
 static void on_message(void *ctx, int from, const void *data, size_t bytes) {
     (void)ctx;
@@ -171,6 +179,7 @@ static void on_message(void *ctx, int from, const void *data, size_t bytes) {
         case DT_R_DONE: on_done(&u, from); break;
         case DT_R_STATS: on_stats(&u, from); break;
         case DT_R_TRACE: on_events(&u, from); break;
+        case DT_R_MOVED: on_moved(&u); break;
         case DT_R_CREDIT: {
             uint64_t taken = dt_unwire_u64(&u); /* answers of several threads may overtake each other */
             if (taken > atomic_load(&remote.taken[from])) atomic_store(&remote.taken[from], taken);

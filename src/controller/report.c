@@ -2,6 +2,7 @@
  *
  * Counted when a plan is dispatched, from what the plan knows: bytes are those that one device reads of another's memory, so the sum over devices of
  * bytes sent. Counts only grow; readers take differences. Entries are bounded: lines beyond MAX_ENTRIES share one entry without a line.
+ * How many rows an exchange moves only its receivers know: they count (dt_comm_moved), those of other nodes until a synchronisation (node/moved.c).
  * Threads: the controller counts, a user's thread reads; a lock. */
 #include <pthread.h>
 #include <stdio.h>
@@ -97,6 +98,13 @@ void dt_comm_moved(void *e, dt_device sender, uint64_t bytes) {
     if (e) ((entry *)e)->e.bytes += bytes;
     count_sender(sender, bytes);
     pthread_mutex_unlock(&lock);
+}
+
+void dt_comm_moved_there(const char *kind, const char *mesh_dim, uint32_t site, dt_device sender, uint64_t bytes) {
+    pthread_mutex_lock(&lock);
+    entry *e = entry_of(kind, mesh_dim, site);
+    pthread_mutex_unlock(&lock);
+    dt_comm_moved(e, sender, bytes);
 }
 
 size_t dt_log_last(const void *ring, size_t each, size_t size, uint64_t n, void *out, size_t cap) {

@@ -14,6 +14,7 @@
 #include "base/cpu.h"
 #include "base/ring.h"
 #include "comm/net.h"
+#include "node/moved.h"
 #include "plan/history.h"
 #include "plan/remote.h"
 #include "plan/serial.h"
@@ -100,12 +101,14 @@ typedef struct pending { /* a future whose end is told to the controller */
     dt_future *future;
     uint64_t id;
     int kind;
+    bool moved; /* and what exchanges moved before it */
 } pending;
 
 static void tell(void *ctx) { /* on the completing thread */
     pending *p = ctx;
     dt_wire w = {0};
     dt_error_t *e = atomic_load(&p->future->error);
+    if (p->moved) dt_moved_take(&w);
     dt_wire_u64(&w, (uint64_t)p->kind);
     dt_wire_u64(&w, p->id);
     put_status(&w, e);
@@ -119,7 +122,7 @@ static void tell(void *ctx) { /* on the completing thread */
 }
 
 /* A future that answers request `id`; the caller delivers its parts. */
-static dt_status pending_new(uint64_t id, int kind, dt_hostbuf *buf, dt_future **out) {
+static dt_status pending_new(uint64_t id, int kind, bool moved, dt_hostbuf *buf, dt_future **out) {
     pending *p = dt_malloc(sizeof *p);
     dt_future *f;
     if (!p) {
@@ -131,7 +134,7 @@ static dt_status pending_new(uint64_t id, int kind, dt_hostbuf *buf, dt_future *
         dt_free(p);
         return s;
     }
-    *p = (pending){f, id, kind};
+    *p = (pending){f, id, kind, moved};
     dt_future_ref(f);
     dt_future_on_done(f, tell, p);
     *out = f;
@@ -241,6 +244,12 @@ static dt_status on_run(dt_unwire *u) {
     dt_status s = bind_all(p, &b);
     if (s) DT_TRY(bind_failed(p, &b, s));
     DT_TRY(register_results(p, &b));
+    for (int i = 0; i < p->n_colls; i++) {
+        const dt_coll *c = p->coll[i];
+        if (!c || !c->exchange || dt_device_kind(c->party[0].device) == DT_SIM) continue;
+        b.run->meet[i].moved_ctx = dt_moved_entry(c, b.run->site[c->node]);
+        b.run->meet[i].moved = dt_moved_add;
+    }
     dt_binding_push(p, &b);
     uint64_t taken = atomic_load(&node.taken) + 1;
     atomic_store(&node.taken, taken);
@@ -362,7 +371,7 @@ static dt_status on_read(dt_unwire *u) {
     dt_dtype dtype = (dt_dtype)dt_unwire_count(u, DT_DTYPE_COUNT - 1);
     int64_t numel = dt_unwire_i64(u);
     dt_future *done = NULL;
-    if (dt_unwire_count(u, 1)) DT_TRY(pending_new(request_id(u), DT_R_DONE, NULL, &done));
+    if (dt_unwire_count(u, 1)) DT_TRY(pending_new(request_id(u), DT_R_DONE, false, NULL, &done));
     int n = (int)dt_unwire_count(u, u->n - u->at);
     if (u->bad || numel < 0 || numel > INT64_MAX / 64 || dt_device_kind(d) == DT_SIM) return nonsense("a read of no file");
     dt_load *r = dt_load_alloc(n);
@@ -425,7 +434,7 @@ static dt_status on_fetch(dt_unwire *u) {
     dt_hostbuf *h;
     dt_future *f;
     DT_TRY(dt_hostbuf_new((size_t)dt_view_numel(&v) * dt_dtype_size(v.dtype), &h));
-    DT_TRY(pending_new(request, DT_R_DATA, h, &f));
+    DT_TRY(pending_new(request, DT_R_DATA, false, h, &f));
     dt_fetch *x = dt_calloc(1, sizeof *x);
     if (!x) return no_memory();
     *x = (dt_fetch){.future = f, .buf = b, .src = v, .dst = v};
@@ -444,7 +453,7 @@ static void push_sync(void *f, dt_device_state *s) {
 
 static dt_status on_sync(dt_unwire *u) {
     dt_future *f;
-    DT_TRY(pending_new(request_id(u), DT_R_DONE, NULL, &f));
+    DT_TRY(pending_new(request_id(u), DT_R_DONE, true, NULL, &f));
     atomic_store(&f->parts, (uint32_t)dt_the_devices.n_started + 1);
     dt_devices_each(push_sync, f);
     dt_future_part(f, NULL);

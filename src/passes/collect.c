@@ -270,12 +270,8 @@ static dt_status find_kin(emit *e) {
 
 dt_status dt_build_groups(dt_build *b, dt_coll *c, const int *kin) {
     enum { FEW = 16 };
-    bool spans = false, one_node = dt_device_kind(c->party[0].device) == DT_CPU;
-    for (int i = 0; i < c->n; i++) {
-        spans |= dt_devices_apart(c->party[i].device, c->party[kin[i]].device);
-        one_node &= !dt_devices_apart(c->party[i].device, c->party[0].device);
-    }
-    if (spans) return DT_OK;                   /* between machines all go together: what several groups send to a machine is one message */
+    bool one_node = dt_device_kind(c->party[0].device) == DT_CPU;
+    for (int i = 0; i < c->n; i++) one_node &= !dt_devices_apart(c->party[i].device, c->party[0].device);
     if (one_node && c->n <= FEW) return DT_OK; /* threads that share cores: one wake-up for all is cheaper than one a group */
     c->n_groups = 0;
     for (int i = 0; i < c->n; i++) c->party[i].group = -1;

@@ -107,11 +107,12 @@ typedef struct dt_coll {
 /* Fills `member` and `first` from the parties' groups and n_groups. */
 dt_status dt_coll_group(dt_coll *c, dt_arena *arena) DT_WUR;
 bool dt_coll_meet_alike(const dt_coll *a, const dt_coll *b); /* the same devices in the same groups */
+enum { DT_KEY_RUN = 20, DT_KEY_GROUP = 40 };                 /* bits of a key: comm/span.h */
 enum { DT_MEETINGS = 16 };                                   /* counters of a group: ten, and a distance */
 typedef struct dt_rendezvous {
     _Atomic uint32_t *arrived;                                  /* (n_groups, DT_MEETINGS) */
     uint64_t key;                                               /* for messages between nodes: the same on all of them */
-    void *staging[2];                                           /* of a collective that spans nodes */
+    void **staging;                                             /* (n_groups, 2) of a collective that spans nodes */
     void **in, **out;                                           /* (n,) addresses of the parties' operands */
     dt_error_t **error;                                         /* (n,) errors of the parties' inputs; borrowed */
     void (*moved)(void *ctx, dt_device sender, uint64_t bytes); /* exchanges report what they read of others; any thread */

@@ -29,6 +29,7 @@ enum {
     DT_R_STATS,     /* request id, statistics */
     DT_R_TRACE,     /* request id, now, events dropped; per event: lane, name, begin, length, a, b, site, kind, device + 1; an empty lane */
     DT_R_CREDIT,    /* runs taken up so far; with any other answer, alone only when a quarter of the credits is not told */
+    DT_R_MOVED,     /* kind, mesh dimension, site, sender, bytes: of exchanges, since the last time. Before a sync's DONE */
 };
 enum { DT_LIMIT, DT_LIMIT_BUDGET, DT_LIMIT_BUDGETS /* every device's of the node */ };
 enum { DT_CREDITS = 1024 /* runs that a node may have before it: bounds memory there */ };

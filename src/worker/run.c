@@ -69,7 +69,8 @@ static size_t run_carve(const dt_plan *p, char *base, dt_run **out, size_t *zero
     }
     for (int i = 0; i < n_colls; i++) { /* a node knows its own collectives only */
         void *arrived = carve(&l, p->coll[i] ? sizeof(uint32_t) * DT_MEETINGS * (size_t)p->coll[i]->n_groups : 0);
-        if (base) meet[i] = (dt_rendezvous){.arrived = arrived};
+        void *staging = carve(&l, p->coll[i] && p->coll[i]->spans ? sizeof(void *) * 2 * (size_t)p->coll[i]->n_groups : 0);
+        if (base) meet[i] = (dt_rendezvous){.arrived = arrived, .staging = staging};
     }
     *zero = (size_t)(l.at - base);
     for (int i = 0; i < p->n_programs; i++) {
@@ -275,7 +276,7 @@ int dt_binding_push(dt_plan *p, dt_binding *b) {
         if (b->arena[i]) dt_alloc_arena_put(&s->alloc, b->arena[i], b->arena_bytes[i]);                 /* reused only by later programs of this device */
         if (!whole && runs_here(&p->program[i])) count_accesses(&p->program[i], &r->part[i]);
     }
-    for (int i = 0; i < p->n_colls && !whole; i++) r->meet[i].key = r->seq << 20 | (uint64_t)i << 1;
+    for (int i = 0; i < p->n_colls && !whole; i++) r->meet[i].key = r->seq << (64 - DT_KEY_GROUP + DT_KEY_RUN) >> (64 - DT_KEY_GROUP) | (uint64_t)i << 1;
     if (whole) { /* at once: it needs no references of its own */
         whole->run(r);
         dt_plan_unref(p);

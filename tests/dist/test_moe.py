@@ -352,7 +352,6 @@ def test_large_exchanges_run_beside_products():
     assert all(np.array_equal(a, b) for run in runs[1:] for a, b in zip(run, runs[0], strict=True))
 
 
-@pytest.mark.one_process("bytes of expert exchanges that other nodes receive are not counted yet")
 def test_exchange_moves_what_goes_elsewhere():
     """Exactly the rows that change devices, forward twice and backward twice; no tokens or weights are gathered."""
     mesh = mesh_of((2, 2), ("dp", "ep"))

@@ -14,17 +14,30 @@ pytestmark = pytest.mark.skipif(MPIEXEC is None, reason="no mpiexec")
 
 @pytest.fixture(scope="module")
 def one_process():
-    path = os.path.join(ROOT, "tests", "cluster", "bits.py")
     known = {}
 
-    def lines(devices):
-        if devices not in known:
+    def lines(path, devices):
+        if (path, devices) not in known:
             env = environment(MPIEXEC, {"DTORCH_NODES": "1"})
             out = subprocess.run([sys.executable, path, str(devices)], env=env, capture_output=True, text=True, timeout=100, check=True)
-            known[devices] = out.stdout.splitlines()[:3]
-        return known[devices]
+            known[path, devices] = out.stdout.splitlines()[:-1]
+        return known[path, devices]
 
-    return path, lines
+    return lines
+
+
+def same_as_one_process(one_process, program, nodes, devices, shared, chunk, mpiexec):
+    path = os.path.join(ROOT, "tests", "cluster", program)
+    env = {"DTORCH_NODE_SHARED": str(shared)} | ({"DTORCH_NODE_CHUNK": str(chunk)} if chunk else {})
+    out = launch(nodes, path, str(devices), env=env, mpiexec=mpiexec)
+    assert out.returncode == 0, out.stdout[-2000:] + out.stderr[-2000:]
+    *lines, last = out.stdout.splitlines()
+    assert lines == one_process(path, devices)
+    found, in_flight, received, read = map(int, last.split())
+    assert found == min(nodes, devices)
+    assert (read == 0) if not shared else (read > 0 and in_flight == 0)
+    if chunk and not shared:  # credits: a window of 8 chunks from and to each other node, in two queues
+        assert 0 < in_flight <= 2 * 2 * 8 * (chunk + 63) * (nodes - 1) < received
 
 
 @pytest.mark.parametrize("mpiexec", LAUNCHERS, ids=["default", "openmpi"])
@@ -33,17 +46,16 @@ def one_process():
     [(2, 2, 0, 4096), (2, 4, 0, 0), (2, 4, 0, 448), (2, 4, 1, 0), (2, 6, 0, 20000), (4, 4, 0, 4096), (4, 4, 1, 0), (3, 6, 0, 0)],
 )
 def test_bits_do_not_depend_on_where_devices_are(one_process, nodes, devices, shared, chunk, mpiexec):
-    path, lines = one_process
-    env = {"DTORCH_NODE_SHARED": str(shared)} | ({"DTORCH_NODE_CHUNK": str(chunk)} if chunk else {})
-    out = launch(nodes, path, str(devices), env=env, mpiexec=mpiexec)
-    assert out.returncode == 0, out.stdout[-2000:] + out.stderr[-2000:]
-    *hashes, last = out.stdout.splitlines()
-    assert hashes == lines(devices)
-    found, in_flight, received, read = map(int, last.split())
-    assert found == nodes
-    assert (read == 0) if not shared else (read > 0 and in_flight == 0)
-    if chunk and not shared:  # credits: a window of 8 chunks from and to each other node, in two queues
-        assert 0 < in_flight <= 2 * 2 * 8 * (chunk + 63) * (nodes - 1) < received
+    same_as_one_process(one_process, "bits.py", nodes, devices, shared, chunk, mpiexec)
+
+
+@pytest.mark.parametrize("mpiexec", LAUNCHERS, ids=["default", "openmpi"])
+@pytest.mark.parametrize(
+    ("nodes", "devices", "shared", "chunk"), [(2, 2, 0, 0), (2, 4, 0, 448), (2, 4, 1, 0), (3, 3, 0, 448), (3, 6, 1, 0), (4, 4, 0, 4096), (4, 4, 1, 0)]
+)
+def test_rows_of_experts_go_between_nodes(one_process, nodes, devices, shared, chunk, mpiexec):
+    """Uneven and empty ones; and what comm_report counts of them is what one process counts."""
+    same_as_one_process(one_process, "rows.py", nodes, devices, shared, chunk, mpiexec)
 
 
 def test_computation_goes_on_beside_a_collective(tmp_path):

@@ -1,5 +1,5 @@
 /* Exchanges of rows, carried out on plain arrays from random counts: each receiver gets the rows of its experts by expert, then by sender, each in the
- * sender's order; the way back restores every sender's buffer; a receiver without room is found out before anything is read. */
+ * sender's order; the way back restores every sender's buffer; a sender finds by itself what is read of it; a receiver without room is found out before anything is read. */
 #include "comm/comm.h"
 #include "tensor/layout.h"
 #include "test.h"
@@ -53,6 +53,29 @@ static void check_received(const buffers *b, int groups, int experts) {
         }
 }
 
+typedef struct listing { /* rows that one party reads of another, in order */
+    int peer, n;
+    int64_t row[SHARDS * ROWS];
+} listing;
+static void list(void *ctx, const dt_exchange_block *k) {
+    listing *l = ctx;
+    for (int64_t i = 0; k->peer == l->peer && i < k->bytes / 8; i++) l->row[l->n++] = k->from / 8 + i;
+}
+
+/* Sender and receiver come to the same, without a word. */
+static void both_sides_agree(const dt_exchange *x, const int64_t *packed) {
+    static listing taken, given;
+    for (int to = 0; to < x->groups; to++)
+        for (int from = 0; from < x->groups; from++) {
+            taken = (listing){.peer = from};
+            given = (listing){.peer = to};
+            CHECK(dt_exchange_walk(x, to, packed, list, &taken));
+            CHECK(dt_exchange_given(x, from, to, packed, list, &given));
+            CHECK_INT(given.n, taken.n);
+            CHECK(!memcmp(given.row, taken.row, sizeof *taken.row * (size_t)taken.n));
+        }
+}
+
 static void round_trip(int groups, int experts, int most) {
     static buffers sent, got, back;
     dt_exchange_party party[GROUPS];
@@ -75,7 +98,9 @@ static void round_trip(int groups, int experts, int most) {
         CHECK(dt_exchange_walk(&x, g, packed, copy, &c));
     }
     check_received(&got, groups, experts);
+    both_sides_agree(&x, packed);
     x.back = true;
+    both_sides_agree(&x, packed);
     for (int g = 0; g < groups; g++) {
         copying c = {&got, &back, g, 0};
         CHECK(dt_exchange_walk(&x, g, packed, copy, &c));
@@ -96,4 +121,8 @@ TEST(no_room) {
     copying c = {NULL, NULL, 0, 0};
     CHECK(!dt_exchange_walk(&x, 0, packed, copy, &c));
     CHECK_INT(c.blocks, 0);
+    int64_t wrong[] = {4, 0, 0, 0}, negative[] = {-1, 0, 2, 0};
+    CHECK(!dt_exchange_given(&x, 0, 0, wrong, list, &(listing){.peer = 0}));
+    CHECK(!dt_exchange_given(&x, 0, 0, negative, list, &(listing){.peer = 0}));
+    CHECK(!dt_exchange_walk(&x, 0, negative, list, &(listing){.peer = 0}));
 }
