@@ -65,7 +65,7 @@ static void OF(panel_rows)(int64_t m, int64_t n, int64_t k, const T *a, int64_t 
         if (fetch && after > 0) {
             for (int64_t r = i + rows; r < i + rows + after; r++)
                 for (int64_t j = 0; j < n; j += OF(LINE)) __builtin_prefetch(c + r * ldc + j, 1, 3);
-            if (!columns) OF(fetch_rows)(after, k, a + (i + rows) * ars, ars, acs);
+            if (!columns || acs * (int64_t)sizeof(T) % 1024 != 0) OF(fetch_rows)(after, k, a + (i + rows) * ars, ars, acs);
         }
         if (fetch) OF(fetch)(&next, part);
         const T *ai = a + i * ars;
