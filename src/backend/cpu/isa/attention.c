@@ -1,6 +1,6 @@
 /* Scaled dot product attention, tiled: y = softmax(scale q k' + mask) v without ever holding an L x S matrix.
  *
- * Forward: a task takes up to ATT_ROWS query rows of one head and walks the keys in blocks of ATT_BC. A block of keys is transposed once into
+ * Forward: a task takes up to ATT_ROWS query rows of one head and walks the keys in blocks of ATT_WIDE (of ATT_BC, where heads are wide). A block of keys is transposed once into
  * a packed tile; then MICRO_MR rows at a time go scores -> softmax -> output while they sit in the first cache level:
  *
  *      q rows (6 x D) . kt (D x 64) -> x (6 x 64) -> running max, weights, running sum -> o (6 x E) += x . v (64 x E)
@@ -20,6 +20,11 @@
 #include "ops/attention.h"
 #include "ops/random.h"
 
+#ifdef __AVX512F__
+enum { ATT_WIDE = 128 };
+#else
+enum { ATT_WIDE = 64 };
+#endif
 enum { ATT_BC = 64, ATT_BR = 48, ATT_MAX_GROUP = 64, ATT_BEHIND = 8 };
 #define LOG2E 1.4426950408889634074
 

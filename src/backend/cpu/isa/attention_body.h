@@ -46,20 +46,20 @@ static void OF(load_rows)(const att *s, const dt_view *v, int64_t at, int64_t ro
     (void)s;
 }
 
-/* Rows of a matrix (at most ATT_BC), transposed: dst[c * ATT_BC + r], zero-padded to ATT_BC columns. */
-static void OF(load_transposed)(const dt_view *v, int64_t at, int64_t rows, int64_t cols, T *dst) {
+/* Rows of a matrix (at most ld), transposed: dst[c * ld + r], zero-padded to ld columns. */
+static void OF(load_transposed)(const dt_view *v, int64_t at, int64_t rows, int64_t cols, T *dst, int64_t ld) {
     int64_t rs = v->stride[v->ndim - 2], cs = v->stride[v->ndim - 1];
 #ifdef TURN
-    for (int64_t r0 = 0; v->dtype == NATIVE && cs == 1 && r0 < ATT_BC; r0 += LANES) { /* in registers */
+    for (int64_t r0 = 0; v->dtype == NATIVE && cs == 1 && r0 < ld; r0 += LANES) { /* in registers */
         int64_t n = rows - r0 < 0 ? 0 : rows - r0 < LANES ? rows - r0 : LANES;
-        TURN((const T *)v->data + at + (n ? r0 * rs : 0), rs, n, cols, n ? (n - 1) * rs + cols : 0, dst + r0, ATT_BC);
+        TURN((const T *)v->data + at + (n ? r0 * rs : 0), rs, n, cols, n ? (n - 1) * rs + cols : 0, dst + r0, ld);
     }
     if (v->dtype == NATIVE && cs == 1) return;
 #endif
     T line[16 * 16];
     for (int64_t c0 = 0; c0 < cols; c0 += 16) {
         int64_t nc = cols - c0 < 16 ? cols - c0 : 16;
-        for (int64_t r0 = 0; r0 < ATT_BC; r0 += 16) {
+        for (int64_t r0 = 0; r0 < ld; r0 += 16) {
             for (int64_t r = 0; r < 16; r++) {
                 if (r0 + r < rows)
                     LOAD(v->dtype, (const char *)v->data + (size_t)(at + (r0 + r) * rs + c0 * cs) * dt_dtype_size(v->dtype), cs, nc, line + r * 16);
@@ -67,7 +67,7 @@ static void OF(load_transposed)(const dt_view *v, int64_t at, int64_t rows, int6
                     for (int64_t c = 0; c < 16; c++) line[r * 16 + c] = 0;
             }
             for (int64_t c = 0; c < nc; c++)
-                for (int64_t r = 0; r < 16; r++) dst[(c0 + c) * ATT_BC + r0 + r] = line[r * 16 + c];
+                for (int64_t r = 0; r < 16; r++) dst[(c0 + c) * ld + r0 + r] = line[r * 16 + c];
         }
     }
 }
@@ -81,7 +81,7 @@ static void OF(mask_row)(const att *s, int64_t mask_at, int64_t row, int64_t j0,
             for (int64_t j = 0; j < cols; j++)
                 if (!((const uint8_t *)m)[j * cs]) x[j] = -(T)INFINITY;
         } else {
-            T line[ATT_BC];
+            T line[ATT_WIDE];
             LOAD(s->mask.dtype, m, cs, cols, line);
             for (int64_t j = 0; j < cols; j++) x[j] += line[j] * (T)LOG2E;
         }
@@ -118,7 +118,7 @@ static inline T *OF(lse_at)(const att *s, const att_at *b, int64_t row) { return
 
 /* Dropout of weights (or of their gradients): what is not kept becomes 0, the rest grows. */
 static void OF(drop_row)(const att *s, const att_at *b, int64_t row, int64_t j0, int64_t n, T *x) {
-    uint8_t keep[ATT_BC];
+    uint8_t keep[ATT_WIDE];
     T grow = (T)(1 / (1 - s->dropout));
     drop_bits(s, b, row, j0, n, keep);
     for (int64_t j = 0; j < n; j++) x[j] = keep[j] ? x[j] * grow : 0;
@@ -142,9 +142,9 @@ static void OF(resume_rows)(const att *s, const att_at *b, int64_t i0, int64_t r
 
 /* Rows [i0, i0 + rows) of one head, at most ATT_ROWS. */
 static void OF(forward_tile)(const att *s, const att_at *b, int64_t i0, int64_t rows) {
-    int64_t D = s->D, E = s->E, ep = (E + LANES - 1) / LANES * LANES;
+    int64_t D = s->D, E = s->E, ep = (E + LANES - 1) / LANES * LANES, bc = D <= 128 && E <= 128 ? ATT_WIDE : ATT_BC;
     T qs[rows * D] __attribute__((aligned(64))), o[rows * ep] __attribute__((aligned(64)));
-    T kt[D * ATT_BC] __attribute__((aligned(64))), vp[ATT_BC * ep] __attribute__((aligned(64))), x[MICRO_MR * ATT_BC] __attribute__((aligned(64)));
+    T kt[D * bc] __attribute__((aligned(64))), vp[bc * ep] __attribute__((aligned(64))), x[MICRO_MR * bc] __attribute__((aligned(64)));
     T max[rows];
     V sum[rows];
     OF(load_rows)(s, &s->q, b->q + i0 * s->q.stride[s->q.ndim - 2], rows, D, (T)(s->scale * LOG2E), qs, D);
@@ -157,9 +157,9 @@ static void OF(forward_tile)(const att *s, const att_at *b, int64_t i0, int64_t 
     bool in_place = s->v.dtype == NATIVE && ep == E && s->v.stride[s->v.ndim - 1] == 1 && s->v.stride[s->v.ndim - 2] == E; /* rows one after the other */
     int64_t end = s->causal ? s->d0 + i0 + rows : s->S;
     if (end > s->S) end = s->S;
-    for (int64_t j0 = 0; j0 < end; j0 += ATT_BC) {
-        int64_t nk = s->S - j0 < ATT_BC ? s->S - j0 : ATT_BC;
-        OF(load_transposed)(&s->k, b->k + j0 * s->k.stride[s->k.ndim - 2], nk, D, kt);
+    for (int64_t j0 = 0; j0 < end; j0 += bc) {
+        int64_t nk = s->S - j0 < bc ? s->S - j0 : bc;
+        OF(load_transposed)(&s->k, b->k + j0 * s->k.stride[s->k.ndim - 2], nk, D, kt, bc);
         int64_t v_at = b->v + j0 * s->v.stride[s->v.ndim - 2];
         const T *values = vp;
         if (in_place)
@@ -173,14 +173,14 @@ static void OF(forward_tile)(const att *s, const att_at *b, int64_t i0, int64_t 
             int64_t m = rows - i < MICRO_MR ? rows - i : MICRO_MR, seen = nk;
             if (s->causal && s->d0 + i0 + i + m - j0 < nk) seen = s->d0 + i0 + i + m - j0; /* keys that any of these rows sees */
             int64_t wide = (seen + LANES - 1) / LANES * LANES;
-            OF(micro_tile)(m, wide, D, qs + i * D, D, 1, kt, ATT_BC, x, ATT_BC, false);
-            bool plain = !s->mask.data && nk == ATT_BC && (!s->causal || s->d0 + i0 + i - j0 + 1 >= ATT_BC);
+            OF(micro_tile)(m, wide, D, qs + i * D, D, 1, kt, bc, x, bc, false);
+            bool plain = !s->mask.data && nk == bc && (!s->causal || s->d0 + i0 + i - j0 + 1 >= bc);
             for (int64_t r = 0; r < m; r++) {
-                if (!plain) OF(mask_row)(s, b->mask, i0 + i + r, j0, seen, wide, x + r * ATT_BC);
-                OF(softmax_row)(x + r * ATT_BC, wide, &max[i + r], &sum[i + r], o + (i + r) * ep, ep);
-                if (s->dropout > 0) OF(drop_row)(s, b, i0 + i + r, j0, seen, x + r * ATT_BC);
+                if (!plain) OF(mask_row)(s, b->mask, i0 + i + r, j0, seen, wide, x + r * bc);
+                OF(softmax_row)(x + r * bc, wide, &max[i + r], &sum[i + r], o + (i + r) * ep, ep);
+                if (s->dropout > 0) OF(drop_row)(s, b, i0 + i + r, j0, seen, x + r * bc);
             }
-            OF(micro_tile)(m, ep, seen, x, ATT_BC, 1, values, ep, o + i * ep, ep, true);
+            OF(micro_tile)(m, ep, seen, x, bc, 1, values, ep, o + i * ep, ep, true);
         }
     }
     for (int64_t i = 0; i < rows; i++) {
@@ -264,8 +264,8 @@ static void OF(backward_head)(const att *s, const att_at *b, int group, int64_t 
     for (w.j0 = 0; w.j0 < s->S; w.j0 += ATT_BC) {
         w.nk = s->S - w.j0 < ATT_BC ? s->S - w.j0 : ATT_BC;
         int64_t krs = s->k.stride[s->k.ndim - 2];
-        OF(load_transposed)(&s->k, b->k + w.j0 * krs, w.nk, D, kt);
-        OF(load_transposed)(&s->v, b->v + w.j0 * s->v.stride[s->v.ndim - 2], w.nk, E, vt);
+        OF(load_transposed)(&s->k, b->k + w.j0 * krs, w.nk, D, kt, ATT_BC);
+        OF(load_transposed)(&s->v, b->v + w.j0 * s->v.stride[s->v.ndim - 2], w.nk, E, vt, ATT_BC);
         OF(load_rows)(s, &s->k, b->k + w.j0 * krs, w.nk, D, (T)s->scale, kp, dp);
         memset(dk, 0, sizeof dk);
         memset(dv, 0, sizeof dv);
