@@ -35,7 +35,7 @@
 #include "passes/options.h"
 
 /* The window holds as many micro-batches as there are stages, or their forwards cannot all be open: 16 stages of 8 layers, each cut into 15 segments and more. */
-enum { SEGMENTS = 1 << 16, WINDOW = SEGMENTS / 2, ABSORB_MAX = 64, NODES_PENDING = 1 << 21, WALK_MAX = 1024, KINDS = 1 << 16, QUIET_CALLS = 4000 };
+enum { SEGMENTS = 1 << 16, WINDOW = SEGMENTS / 2, ABSORB_MAX = 64, NODES_PENDING = 1 << 21, KINDS = 1 << 16, QUIET_CALLS = 4000 };
 
 typedef struct segment {
     uint32_t id; /* 0: unused */
@@ -244,35 +244,66 @@ static void mesh_set_add(mesh_set *l, const dt_mesh *m) {
     if (k == l->n && k < sizeof l->at / sizeof *l->at) l->at[l->n++] = m;
 }
 
-/* If y depends on x, a direct source of it on its mesh, by way of other meshes as well: the meshes on the way, y's own included. Else 0. What y does not wait for
- * is not on the way: the gradient of a weight that the first and the last stage share. */
-static uint32_t comes_back(const segment *y, const segment *x) {
-    static uint32_t listed[SEGMENTS], walk; /* by which walk last */
-    uint32_t queue[WALK_MAX], n = 0;
-    mesh_set way = {{y->mesh}, 1};
-    bool back = false;
-    if (!++walk) memset(listed, 0, sizeof listed), walk = 1;
+/* What y waits for of what came after x, by way of other meshes: ids into queue (n,), each marked with this walk's number. */
+static uint32_t sources_after(const segment *y, const segment *x, uint32_t *queue, uint32_t *mark, uint32_t walk) {
+    uint32_t n = 0;
     for (uint32_t id = y->run; id <= y->id; id++) { /* the gradient may have come to an earlier segment of the stay */
         const segment *own = by_id(id);
-        for (uint32_t i = 0; own && own->run == y->run && i < own->n_dep && n < WALK_MAX; i++) {
+        for (uint32_t i = 0; own && own->run == y->run && i < own->n_dep; i++) {
             const segment *z = by_id(own->dep[i]);
-            if (!z || z->side || z->mesh == y->mesh || z->id <= x->id || listed[z->id % SEGMENTS] == walk) continue;
+            if (!z || z->side || z->mesh == y->mesh || z->id <= x->id || mark[z->id % SEGMENTS] == walk) continue;
             queue[n++] = z->id;
-            listed[z->id % SEGMENTS] = walk;
+            mark[z->id % SEGMENTS] = walk;
         }
     }
     for (uint32_t at = 0; at < n; at++) {
         const segment *z = by_id(queue[at]);
-        back = back || (z->mesh != y->mesh && depends_on(z, x));
-        if (z->cost > 0 && z->mesh != y->mesh && !encloses(z->mesh, y->mesh)) mesh_set_add(&way, z->mesh);
-        for (uint32_t i = 0; i < z->n_dep && n < WALK_MAX; i++) {
+        for (uint32_t i = 0; i < z->n_dep; i++) {
             const segment *q = by_id(z->dep[i]);
-            if (!q || q->side || q->id <= x->id || listed[q->id % SEGMENTS] == walk) continue;
-            listed[q->id % SEGMENTS] = walk;
+            if (!q || q->side || q->id <= x->id || mark[q->id % SEGMENTS] == walk) continue;
+            mark[q->id % SEGMENTS] = walk;
             queue[n++] = q->id;
         }
     }
-    return back ? way.n : 0;
+    return n;
+}
+
+/* Of these the ones that come of x, into `of` by walk's number. True: there are some on another mesh. */
+static bool come_of(const segment *x, const uint32_t *queue, uint32_t n, uint32_t *of, uint32_t walk) {
+    bool back = false, more = true;
+    while (more) { /* mostly a segment has a lower id than who reads from it, and was found behind it */
+        more = false;
+        for (uint32_t at = n; at-- > 0;) {
+            const segment *z = by_id(queue[at]);
+            if (of[z->id % SEGMENTS] == walk) continue;
+            bool yes = depends_on(z, x);
+            for (uint32_t i = 0; !yes && i < z->n_dep; i++) yes = of[z->dep[i] % SEGMENTS] == walk && by_id(z->dep[i]);
+            if (!yes) continue;
+            of[z->id % SEGMENTS] = walk;
+            more = true;
+            back |= z->mesh != x->mesh;
+        }
+    }
+    return back;
+}
+
+/* If y depends on x, a direct source of it on its mesh, by way of other meshes as well: the meshes on the way, y's own included. Else 0. What does not come of x, or
+ * what y does not wait for, is not on the way: a weight that the first and the last stage share, and its gradient. */
+static uint32_t comes_back(const segment *y, const segment *x) {
+    static uint32_t queue[SEGMENTS], mark[SEGMENTS], of[SEGMENTS], walk;
+    mesh_set way = {{y->mesh}, 1};
+    if (!++walk) {
+        memset(mark, 0, sizeof mark);
+        memset(of, 0, sizeof of);
+        walk = 1;
+    }
+    uint32_t n = sources_after(y, x, queue, mark, walk);
+    if (!come_of(x, queue, n, of, walk)) return 0;
+    for (uint32_t at = 0; at < n; at++) {
+        const segment *z = by_id(queue[at]);
+        if (of[z->id % SEGMENTS] == walk && z->cost > 0 && z->mesh != y->mesh && !encloses(z->mesh, y->mesh)) mesh_set_add(&way, z->mesh);
+    }
+    return way.n;
 }
 
 /* A backward is no opener, though its gradients may go round over a norm of all stages' and come back to the optimizer. */
