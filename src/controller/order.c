@@ -86,6 +86,7 @@ static struct {
     const dt_mesh *mesh;
     uint32_t first; /* its first segment */
     bool openers;   /* some were seen there */
+    uint32_t run;   /* of the last dispatched */
 } visited[64];      /* meshes since the flush */
 static uint32_t n_visited;
 static double base_time, latest; /* of the virtual clock, which begins anew at each flush: seconds before that; the last end since */
@@ -129,6 +130,7 @@ static segment *segment_new(const dt_mesh *mesh, bool side, uint32_t run) {
     if (visit_of(mesh) == n_visited && n_visited < sizeof visited / sizeof *visited) {
         visited[n_visited].mesh = mesh;
         visited[n_visited].first = s->id;
+        visited[n_visited].run = 0;
         visited[n_visited++].openers = false;
     }
     return s;
@@ -429,8 +431,11 @@ static void commit(segment *s, double ready, bool forced) {
     double begin = s->side || s->cost <= 0 ? ready : fmax(ready, dt_clock_mesh_free(s->mesh));
     s->end = begin + s->cost;
     latest = fmax(latest, s->end);
-    if (!s->side && s->cost > 0)
+    if (!s->side && s->cost > 0) {
         for (int i = 0; i < s->mesh->n; i++) dt_clock_busy(s->mesh->dev[i], s->end);
+        uint32_t v = visit_of(s->mesh);
+        if (v < n_visited) visited[v].run = s->run;
+    }
     if (s->graph->n) log_commit(s, begin, forced);
     dt_graph *g = s->graph;
     nodes_pending -= g->n;
@@ -480,6 +485,19 @@ static bool older_waits(const segment *s, double begin) {
     return false;
 }
 
+/* Of two that could begin together, s is the younger one. What has begun goes on: the next stage waits for its end. */
+static bool goes_first(const segment *s, const segment *older) {
+    uint32_t v = visit_of(s->mesh);
+    return s->mesh == older->mesh && v < n_visited && s->run == visited[v].run && older->run != s->run;
+}
+
+/* Is s to wait for the rest of a stay on its mesh that has begun, and is being recorded? */
+static bool stay_goes_on(const segment *s) {
+    if (!stay_run || s->mesh != stay_mesh || s->run == stay_run) return false;
+    uint32_t v = visit_of(s->mesh);
+    return v < n_visited && visited[v].run == stay_run;
+}
+
 /* Commits the segment that begins next; false if none may be committed yet. What would begin after a gap, and after one that is held back for its own, is held
  * back too where an older stay waits: that one may come of what is held back, and belong into the gap. */
 static bool commit_next(bool force) {
@@ -496,6 +514,7 @@ static bool commit_next(bool force) {
             commit(s, from, force);
             return true;
         }
+        if (!force && stay_goes_on(s)) continue;
         opened *at = known_of(s->mesh, &known);
         double begin = fmax(from, at->free);
         if (begin > at->free && !force) {
@@ -505,7 +524,7 @@ static bool commit_next(bool force) {
                 held_from = begin;
             else
                 after_gap = s, gap_begin = begin, gap_ready = from;
-        } else if (!(sure && begin >= sure_begin) && !over_limit(s, at))
+        } else if (!(sure && (begin > sure_begin || (begin == sure_begin && !goes_first(s, sure)))) && !over_limit(s, at))
             sure = s, sure_begin = begin, sure_ready = from;
     }
     if (after_gap && (gap_begin <= held_from || !older_waits(after_gap, gap_begin)) &&
@@ -640,9 +659,9 @@ static bool absorb(segment *main, segment *free) {
 static segment *place_on_mesh(const dt_call *c, const uint32_t *from) {
     if (stay_mesh != c->mesh) {
         close_segments();
+        stay_run = stay_main = 0;
         advance();
         stay_mesh = c->mesh;
-        stay_run = stay_main = 0;
         stay_before = latest_at(c->mesh)->mesh == c->mesh ? latest_at(c->mesh)->run : 0;
         const segment *s = stay_before ? by_id(latest_at(c->mesh)->id) : NULL;
         if (is_pending(s) && s->arrives) stay_main = s->id;
@@ -771,6 +790,7 @@ static void settle(double seconds) {
 
 void dt_order_flush(void) {
     close_segments();
+    stay_run = 0;
     while (commit_next(false) || commit_next(true)) {}
     settle(latest);
     if (!now.switched && now.calls_since_switch > QUIET_CALLS) now.on = false;
