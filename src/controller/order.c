@@ -491,6 +491,18 @@ static bool goes_first(const segment *s, const segment *older) {
     return s->mesh == older->mesh && v < n_visited && s->run == visited[v].run && older->run != s->run;
 }
 
+/* Is s a backward that comes after the next opener on its mesh? A stage fills up to its limit, then goes backwards and forwards in turn: what came in the order in
+ * which it happens to be ready would go two backwards in a row where a forward comes a little later, and all stages behind would wait for that. */
+static bool comes_after_opener(const segment *s, opened *known) {
+    if (!s->closing || s->run != s->id) return false;
+    for (uint32_t i = n_heads; i > 0 && heads[i - 1] > s->id; i--) {
+        const segment *z = by_id(heads[i - 1]);
+        uint32_t limit = z->mesh == s->mesh && !z->closing ? limit_of(z->kind) : 0;
+        if (limit) return !over_limit(z, known);
+    }
+    return false;
+}
+
 /* Is s to wait for the rest of a stay on its mesh that has begun, and is being recorded? */
 static bool stay_goes_on(const segment *s) {
     if (!stay_run || s->mesh != stay_mesh || s->run == stay_run) return false;
@@ -516,6 +528,7 @@ static bool commit_next(bool force) {
         }
         if (!force && stay_goes_on(s)) continue;
         opened *at = known_of(s->mesh, &known);
+        if (!force && comes_after_opener(s, at)) continue;
         double begin = fmax(from, at->free);
         if (begin > at->free && !force) {
             if ((after_gap && begin >= gap_begin) || (begin > held_from && older_waits(s, begin)) || over_limit(s, at)) continue;
