@@ -7,16 +7,19 @@
  *
  * That alone would give every stage forwards while it waits for its first backward, and hold the activations of all micro-batches. So:
  *   opener   a segment that another segment on its mesh reads from both directly and by way of other meshes: a forward, to whose saved values the
- *            gradient comes back. It is recognised by its calls once the first such pair was seen.
+ *            gradient comes back (order_openers.c). It is recognised by its calls once the first such pair was seen since all was flushed.
  *   limit    as many openers of a mesh are open (their values alive) as there are meshes on that way, counting its own: p at the first stage, one at the
  *            last. It is what a stage needs to have work until the first gradient returns, and it is the memory of 1F1B.
- * Older first, and the limit, make 1F1B of a plain loop.
+ *   turn     a backward waits for the next opener on its mesh while the limit allows that one: a stage fills up, then goes backwards and forwards in turn.
+ *            In whatever order they happen to be ready, two backwards would run in a row where a forward comes a little later, and all stages behind starve.
+ *   stay     what has begun on a mesh goes on before anything else there, also where the rest of it is still being recorded.
+ * Older first besides, and these make 1F1B of a plain loop.
  *
  * How long to wait for the future: a segment that begins without a gap on its devices is committed at once, since whatever comes later is younger and would
- * lose. So is a forward, or one on a mesh without openers. Another that waits for other stages (a backward, the gradient of a tied weight) and begins after a gap
+ * lose. So is a forward, or the first that comes to a mesh. Another that waits for other stages (a backward, the gradient of a tied weight) and begins after a gap
  * waits itself until a younger opener has been seen that could not fill the gap: it is held back by the limit or needs this very segment. What still waits is
- * forced by a read, by a full window, or when the client pauses and no worker has anything to do. The order is a function of the stream and of costs
- * computed from shapes, except for the last of these.
+ * forced by a read, by a full window, or when the client pauses and no worker has anything to do. The order is a function of the calls since the last flush and of
+ * costs computed from shapes, except for the last of these: a flush forgets all, the clock begins at 0 again, and values from before are simply there.
  *
  * Activations made again (checkpointing) wait for nothing, but come behind the gradient's arrival in their stay, and are not dispatched before it: else all of
  * them would be made in the first gap.
@@ -30,44 +33,15 @@
 #include <math.h>
 #include <string.h>
 
+#include "controller/order_segments.h"
 #include "controller/order_store.h"
 #include "controller/round.h"
 #include "passes/options.h"
 
 /* The window holds as many micro-batches as there are stages, or their forwards cannot all be open: 16 stages of 8 layers, each cut into 15 segments and more. */
-enum { SEGMENTS = 1 << 16, WINDOW = SEGMENTS / 2, ABSORB_MAX = 64, NODES_PENDING = 1 << 21, KINDS = 1 << 16, QUIET_CALLS = 4000 };
+enum { WINDOW = SEGMENTS / 2, ABSORB_MAX = 64, NODES_PENDING = 1 << 21, QUIET_CALLS = 4000 };
 
-typedef struct segment {
-    uint32_t id; /* 0: unused */
-    const dt_mesh *mesh;
-    dt_graph *graph; /* NULL once dispatched */
-    bool side, closing;
-    bool listed;     /* in can_run */
-    bool after;      /* side: reads what meshes compute */
-    bool arrives;    /* reads what other stages made, itself */
-    bool staged;     /* reads what other meshes' segments made, unless these made it of nothing but plain values, as a slice of the data on the whole mesh */
-    uint64_t kind;   /* hash of the operators and the mesh */
-    uint32_t run;    /* id of the first segment of this stay on the mesh: long ones are cut */
-    uint32_t into;   /* absorbed: by that segment */
-    uint32_t closer; /* an opener: the segment that reads what it saved, once the stream has shown it */
-    uint32_t
-        behind; /* waits for nothing, but comes after this segment of its stay: if it is no opener, activations made again for the gradient that has come */
-    uint32_t n; /* calls */
-    uint32_t n_dep, cap_dep;
-    uint32_t *dep; /* ids of the segments it reads from */
-    double cost, end;
-    double ready;           /* when those it reads from have ended, as far as they are dispatched */
-    uint32_t alive;         /* values it made that still exist */
-    uint32_t waiting, next; /* the first of the closed segments that wait for this one to be dispatched; the next one in such a list */
-} segment;
-typedef struct kind_limit {
-    uint64_t kind;
-    uint32_t limit, closer; /* learnt from that segment: counts until the next flush */
-} kind_limit;
-
-static segment ring[SEGMENTS];
-static uint32_t settled = 1;             /* the first segment since all was flushed. What is older is known to be done, and nothing else */
-static uint32_t next_id = 1, oldest = 1; /* pending ones have ids in [oldest, next_id) */
+static uint32_t oldest = 1;                                     /* pending ones have ids in [oldest, next) */
 static segment *open_main, *open_free, *open_side, *open_after; /* being recorded */
 static const dt_mesh *stay_mesh;                                /* where the last call on a mesh was */
 static uint32_t stay_run;                                       /* run of this stay's calls that depend on other meshes; 0 none yet */
@@ -81,14 +55,6 @@ static uint32_t can_run[SEGMENTS], n_can_run; /* closed, pending, and wait for n
 static uint32_t heads[SEGMENTS], n_heads;     /* closed and pending, the first of their stay, not beside it: in the order of ids */
 #define latest_at(m) (&last_away[dt_hash_mix((m)->link.hash, 1) % 64])
 static int nodes_pending;
-static kind_limit kinds[KINDS];
-static struct {
-    const dt_mesh *mesh;
-    uint32_t first; /* its first segment */
-    bool openers;   /* some were seen there */
-    uint32_t run;   /* of the last dispatched */
-} visited[64];      /* meshes since the flush */
-static uint32_t n_visited;
 static double base_time, latest; /* of the virtual clock, which begins anew at each flush: seconds before that; the last end since */
 typedef struct mode {
     bool on, switched; /* switched: since the flush */
@@ -98,41 +64,22 @@ typedef struct mode {
 static mode now, outside; /* outside: of what a simulation interrupts */
 
 /* ---- the ring ---------------------------------------------------------------------------------------------------------------------------------- */
-static segment *by_id(uint32_t id) {
-    segment *s = &ring[id % SEGMENTS];
-    return id && s->id == id ? s : NULL; /* NULL: so old that it was dispatched long ago */
-}
-
 /* Where what segment id made is now; 0: it is known to be there. */
 static uint32_t place_of(uint32_t id) {
-    const segment *s = by_id(id);
-    return !s || id < settled ? 0 : s->into ? s->into : id;
-}
-
-static bool is_pending(const segment *s) { return s && s->graph; }
-
-/* Where it stands in `visited`, or n_visited. */
-static uint32_t visit_of(const dt_mesh *m) {
-    uint32_t i = 0;
-    while (i < n_visited && visited[i].mesh != m) i++;
-    return i;
+    const segment *s = dt_segment_at(id);
+    return !s || id < dt_the_window.settled ? 0 : s->into ? s->into : id;
 }
 
 static segment *segment_new(const dt_mesh *mesh, bool side, uint32_t run) {
     dt_graph *g = dt_order_graph_get();
     if (!g) return NULL;
-    segment *s = &ring[next_id % SEGMENTS];
+    segment *s = &dt_the_window.ring[dt_the_window.next % SEGMENTS];
     uint32_t *dep = s->dep, cap = s->cap_dep;
-    *s = (segment){.id = next_id++, .mesh = mesh, .graph = g, .side = side, .kind = mesh->link.hash, .dep = dep, .cap_dep = cap};
+    *s = (segment){.id = dt_the_window.next++, .mesh = mesh, .graph = g, .side = side, .kind = mesh->link.hash, .dep = dep, .cap_dep = cap};
     s->run = run ? run : s->id;
     if (side) return s;
     dt_the_engine.rolling = 0; /* cuts depend on the segment alone */
-    if (visit_of(mesh) == n_visited && n_visited < sizeof visited / sizeof *visited) {
-        visited[n_visited].mesh = mesh;
-        visited[n_visited].first = s->id;
-        visited[n_visited].run = 0;
-        visited[n_visited++].openers = false;
-    }
+    dt_visit_note(s);
     return s;
 }
 
@@ -154,8 +101,8 @@ static bool add_dep(segment *s, uint32_t id) {
 static void await(segment *s) {
     s->ready = 0;
     for (uint32_t i = 0; i < s->n_dep; i++) {
-        segment *d = by_id(s->dep[i]);
-        if (is_pending(d)) {
+        segment *d = dt_segment_at(s->dep[i]);
+        if (dt_segment_pending(d)) {
             s->next = d->waiting;
             d->waiting = s->id;
             return;
@@ -170,197 +117,21 @@ static void wake_waiting(segment *s) {
     uint32_t id = s->waiting;
     s->waiting = 0;
     while (id) {
-        segment *w = by_id(id);
+        segment *w = dt_segment_at(id);
         id = w->next;
         await(w);
     }
 }
 
-/* ---- openers --------------------------------------------------------------------------------------------------------------------------------------- */
-static uint32_t limit_of(uint64_t kind) {
-    const kind_limit *k = &kinds[kind % KINDS];
-    return k->kind == kind && k->closer >= settled ? k->limit : 0;
-}
-
-/* Does mesh a hold all devices of b? */
-static bool encloses(const dt_mesh *a, const dt_mesh *b) {
-    enum { KNOWN = 256 };
-    static struct {
-        const dt_mesh *a, *b;
-        bool yes;
-    } known[KNOWN];
-    uint64_t h = dt_hash_mix((uint64_t)(uintptr_t)a, (uint64_t)(uintptr_t)b) % KNOWN;
-    if (known[h].a != a || known[h].b != b) {
-        bool yes = a->n > b->n;
-        for (int i = 0; yes && i < b->n; i++) yes = dt_mesh_find(a, b->dev[i]) >= 0;
-        known[h].a = a;
-        known[h].b = b;
-        known[h].yes = yes;
-    }
-    return known[h].yes;
-}
-
-static bool has_openers(const dt_mesh *m) {
-    uint32_t i = visit_of(m);
-    return i < n_visited && visited[i].openers;
-}
-
-static void opener_seen(const segment *x) {
-    uint32_t i = visit_of(x->mesh);
-    if (i < n_visited) visited[i].openers = true;
-}
-
-/* Was another stay on its mesh before? */
-static bool comes_again(const segment *s) {
-    uint32_t i = visit_of(s->mesh);
-    return i < n_visited && visited[i].first < s->run;
-}
-
-static void learn_opener(const segment *x, uint32_t limit, uint32_t closer) {
-    opener_seen(x);
-    for (uint32_t id = x->run; id < closer; id++) { /* all of the stay */
-        segment *s = by_id(id);
-        if (!s || s->run != x->run || s->mesh != x->mesh || s->side || s->cost <= 0) continue;
-        kinds[s->kind % KINDS] = (kind_limit){s->kind, limit, closer};
-        s->closer = closer;
-    }
-}
-
-/* Does s read from x, or from another segment of the same stay? Long stays are cut where it pleases the plan cache. */
-static bool depends_on(const segment *s, const segment *x) {
-    for (uint32_t i = 0; i < s->n_dep; i++) {
-        const segment *d = by_id(s->dep[i]);
-        if (d == x || (d && !d->side && d->run == x->run && d->mesh == x->mesh)) return true;
-    }
-    return false;
-}
-
-typedef struct mesh_set {
-    const dt_mesh *at[64];
-    uint32_t n;
-} mesh_set;
-
-static void mesh_set_add(mesh_set *l, const dt_mesh *m) {
-    uint32_t k = 0;
-    while (k < l->n && l->at[k] != m) k++;
-    if (k == l->n && k < sizeof l->at / sizeof *l->at) l->at[l->n++] = m;
-}
-
-/* What y waits for of what came after x, by way of other meshes: ids into queue (n,), each marked with this walk's number. */
-static uint32_t sources_after(const segment *y, const segment *x, uint32_t *queue, uint32_t *mark, uint32_t walk) {
-    uint32_t n = 0;
-    for (uint32_t id = y->run; id <= y->id; id++) { /* the gradient may have come to an earlier segment of the stay */
-        const segment *own = by_id(id);
-        for (uint32_t i = 0; own && own->run == y->run && i < own->n_dep; i++) {
-            const segment *z = by_id(own->dep[i]);
-            if (!z || z->side || z->mesh == y->mesh || z->id <= x->id || mark[z->id % SEGMENTS] == walk) continue;
-            queue[n++] = z->id;
-            mark[z->id % SEGMENTS] = walk;
-        }
-    }
-    for (uint32_t at = 0; at < n; at++) {
-        const segment *z = by_id(queue[at]);
-        for (uint32_t i = 0; i < z->n_dep; i++) {
-            const segment *q = by_id(z->dep[i]);
-            if (!q || q->side || q->id <= x->id || mark[q->id % SEGMENTS] == walk) continue;
-            mark[q->id % SEGMENTS] = walk;
-            queue[n++] = q->id;
-        }
-    }
-    return n;
-}
-
-/* Of these the ones that come of x, into `of` by walk's number. True: there are some on another mesh. */
-static bool come_of(const segment *x, const uint32_t *queue, uint32_t n, uint32_t *of, uint32_t walk) {
-    bool back = false, more = true;
-    while (more) { /* mostly a segment has a lower id than who reads from it, and was found behind it */
-        more = false;
-        for (uint32_t at = n; at-- > 0;) {
-            const segment *z = by_id(queue[at]);
-            if (of[z->id % SEGMENTS] == walk) continue;
-            bool yes = depends_on(z, x);
-            for (uint32_t i = 0; !yes && i < z->n_dep; i++) yes = of[z->dep[i] % SEGMENTS] == walk && by_id(z->dep[i]);
-            if (!yes) continue;
-            of[z->id % SEGMENTS] = walk;
-            more = true;
-            back |= z->mesh != x->mesh;
-        }
-    }
-    return back;
-}
-
-/* If y depends on x, a direct source of it on its mesh, by way of other meshes as well: the meshes on the way, y's own included. Else 0. What does not come of x, or
- * what y does not wait for, is not on the way: a weight that the first and the last stage share, and its gradient. */
-static uint32_t comes_back(const segment *y, const segment *x) {
-    static uint32_t queue[SEGMENTS], mark[SEGMENTS], of[SEGMENTS], walk;
-    mesh_set way = {{y->mesh}, 1};
-    if (!++walk) {
-        memset(mark, 0, sizeof mark);
-        memset(of, 0, sizeof of);
-        walk = 1;
-    }
-    uint32_t n = sources_after(y, x, queue, mark, walk);
-    if (!come_of(x, queue, n, of, walk)) return 0;
-    for (uint32_t at = 0; at < n; at++) {
-        const segment *z = by_id(queue[at]);
-        if (of[z->id % SEGMENTS] == walk && z->cost > 0 && z->mesh != y->mesh && !encloses(z->mesh, y->mesh)) mesh_set_add(&way, z->mesh);
-    }
-    return way.n;
-}
-
-/* A backward is no opener, though its gradients may go round over a norm of all stages' and come back to the optimizer. */
-static bool is_backward(const segment *s) {
-    const segment *first = by_id(s->run);
-    return s->closing || (first && first->closing);
-}
-
-/* The youngest opener that y reads from, directly or by way of segments of its own stay, such as activations made again for it: weights, too, go out to
- * other meshes (tied ones) and are read by backwards, but are older. */
-static const segment *find_opener(const segment *y, uint32_t *meshes) {
-    enum { NEAR = 64 };
-    const segment *seen[NEAR], *best = NULL;
-    int n = 0;
-    seen[n++] = y;
-    for (int at = 0; at < n; at++)
-        for (uint32_t i = 0; i < seen[at]->n_dep; i++) {
-            const segment *x = by_id(seen[at]->dep[i]);
-            if (!x || x->side || x->mesh != y->mesh || x->run == y->run || is_backward(x) || (best && x->id <= best->id)) continue;
-            uint32_t back = comes_back(y, x);
-            if (back) {
-                best = x;
-                *meshes = back;
-                continue;
-            }
-            int k = 0;
-            while (k < n && seen[k] != x) k++;
-            if (k == n && n < NEAR && x->id > y->run) seen[n++] = x; /* of this stay: not by way of an optimizer's step */
-        }
-    return best;
-}
-
-static void find_openers(segment *y) {
-    bool away = y->run != y->id; /* does it, or what this stay began with, read from another mesh at all */
-    for (uint32_t i = 0; i < y->n_dep; i++) {
-        const segment *z = by_id(y->dep[i]);
-        away |= z && !z->side && z->mesh != y->mesh;
-    }
-    uint32_t meshes = 0;
-    const segment *opener = away ? find_opener(y, &meshes) : NULL;
-    if (!opener) return;
-    y->closing = true;
-    if (by_id(y->run)) by_id(y->run)->closing = true;
-    learn_opener(opener, meshes, y->id);
-}
-
 /* Does an opener hold values for a backward to come? Until the stream has shown its closer: if any of its values is alive. */
-static bool holds(const segment *s) { return s->closer ? is_pending(by_id(s->closer)) : s->alive > 0; }
+static bool holds(const segment *s) { return s->closer ? dt_segment_pending(dt_segment_at(s->closer)) : s->alive > 0; }
 
 /* Dispatched segments that may, in the order of their ids. Which segment closes an opener may be learnt after its values are gone, but not long after: an old
  * one without a living value and without a closer that waits is taken out when it is met. */
 enum { LEARNT_LATE = 4096 };
 static uint32_t held[SEGMENTS], n_held;
 
-static bool may_hold(const segment *s) { return s && (next_id - s->id <= LEARNT_LATE || s->alive > 0 || holds(s)); }
+static bool may_hold(const segment *s) { return s && (dt_the_window.next - s->id <= LEARNT_LATE || s->alive > 0 || holds(s)); }
 
 static void hold(const segment *s) {
     if (s->side || s->cost <= 0 || !may_hold(s)) return;
@@ -372,10 +143,10 @@ static void hold(const segment *s) {
 static uint32_t count_open(const dt_mesh *m) {
     uint32_t n = 0, run = 0, kept = 0;
     for (uint32_t i = 0; i < n_held; i++) {
-        const segment *s = by_id(held[i]);
+        const segment *s = dt_segment_at(held[i]);
         if (!may_hold(s)) continue;
         held[kept++] = held[i];
-        if (s->mesh != m || s->run == run || !limit_of(s->kind) || !holds(s)) continue;
+        if (s->mesh != m || s->run == run || !dt_opener_limit(s->kind) || !holds(s)) continue;
         run = s->run;
         n++;
     }
@@ -404,7 +175,7 @@ static opened *known_of(const dt_mesh *m, opened_list *l) {
 }
 
 static bool over_limit(const segment *s, opened *known) {
-    uint32_t limit = s->run == s->id ? limit_of(s->kind) : 0; /* what has begun goes on */
+    uint32_t limit = s->run == s->id ? dt_opener_limit(s->kind) : 0; /* what has begun goes on */
     if (limit && known->count == NOT_COUNTED) known->count = count_open(s->mesh);
     return limit && known->count >= limit;
 }
@@ -419,7 +190,7 @@ static void log_commit(const segment *s, double begin, bool forced) {
                         base_time + s->end,
                         count_open(s->mesh),
                         s->closing,
-                        limit_of(s->kind) != 0,
+                        dt_opener_limit(s->kind) != 0,
                         s->side,
                         forced,
                         (uint32_t)s->graph->n};
@@ -433,8 +204,8 @@ static void commit(segment *s, double ready, bool forced) {
     latest = fmax(latest, s->end);
     if (!s->side && s->cost > 0) {
         for (int i = 0; i < s->mesh->n; i++) dt_clock_busy(s->mesh->dev[i], s->end);
-        uint32_t v = visit_of(s->mesh);
-        if (v < n_visited) visited[v].run = s->run;
+        dt_visit *v = dt_visit_of(s->mesh);
+        if (v) v->run = s->run;
     }
     if (s->graph->n) log_commit(s, begin, forced);
     dt_graph *g = s->graph;
@@ -446,14 +217,14 @@ static void commit(segment *s, double ready, bool forced) {
     dt_ids_remove(can_run, &n_can_run, s->id);
     dt_ids_remove(heads, &n_heads, s->id);
     wake_waiting(s);
-    while (oldest < next_id && !is_pending(by_id(oldest))) oldest++;
+    while (oldest < dt_the_window.next && !dt_segment_pending(dt_segment_at(oldest))) oldest++;
 }
 
 /* Does s, which is none, read what an opener saved? */
 static bool reads_opener(const segment *s) {
     for (uint32_t i = 0; i < s->n_dep; i++) {
-        const segment *d = by_id(s->dep[i]);
-        if (d && !d->side && d->mesh == s->mesh && limit_of(d->kind)) return true;
+        const segment *d = dt_segment_at(s->dep[i]);
+        if (d && !d->side && d->mesh == s->mesh && dt_opener_limit(d->kind)) return true;
     }
     return false;
 }
@@ -461,25 +232,25 @@ static bool reads_opener(const segment *s) {
 /* Has the stream shown an opener, younger than s, that cannot fill the gap before s? Before it has shown any on this mesh: whatever else waits for other stages. */
 static bool nothing_fills_gap(const segment *s) {
     for (uint32_t i = n_heads; i > 0 && heads[i - 1] > s->id; i--) {
-        const segment *z = by_id(heads[i - 1]);
-        if (z->mesh == s->mesh && !z->closing && z->cost > 0 && (limit_of(z->kind) || (z->arrives && !has_openers(z->mesh)))) return true;
+        const segment *z = dt_segment_at(heads[i - 1]);
+        if (z->mesh == s->mesh && !z->closing && z->cost > 0 && (dt_opener_limit(z->kind) || (z->arrives && !dt_visit_openers(z->mesh)))) return true;
     }
     return false;
 }
 
 /* Is s, activations made again, to come behind a segment that is not dispatched yet? *from: when that one has ended. */
 static bool comes_later(const segment *s, double *from) {
-    if (!s->behind || limit_of(s->kind)) return false;
-    const segment *b = by_id(s->behind);
-    if (!b || (!is_pending(b) && b->end <= *from) || !reads_opener(s)) return false;
+    if (!s->behind || dt_opener_limit(s->kind)) return false;
+    const segment *b = dt_segment_at(s->behind);
+    if (!b || (!dt_segment_pending(b) && b->end <= *from) || !reads_opener(s)) return false;
     *from = fmax(*from, b->end);
-    return is_pending(b);
+    return dt_segment_pending(b);
 }
 
 /* Might an older stay on the mesh of s begin before `begin`? Not if it is known to be ready later only. */
 static bool older_waits(const segment *s, double begin) {
     for (uint32_t i = 0; i < n_heads && heads[i] < s->id; i++) {
-        const segment *z = by_id(heads[i]);
+        const segment *z = dt_segment_at(heads[i]);
         if (z->mesh == s->mesh && z->cost > 0 && (!z->listed || z->ready < begin)) return true;
     }
     return false;
@@ -487,8 +258,8 @@ static bool older_waits(const segment *s, double begin) {
 
 /* Of two that could begin together, s is the younger one. What has begun goes on: the next stage waits for its end. */
 static bool goes_first(const segment *s, const segment *older) {
-    uint32_t v = visit_of(s->mesh);
-    return s->mesh == older->mesh && v < n_visited && s->run == visited[v].run && older->run != s->run;
+    const dt_visit *v = dt_visit_of(s->mesh);
+    return s->mesh == older->mesh && v && s->run == v->run && older->run != s->run;
 }
 
 /* Is s a backward that comes after the next opener on its mesh? A stage fills up to its limit, then goes backwards and forwards in turn: what came in the order in
@@ -496,8 +267,8 @@ static bool goes_first(const segment *s, const segment *older) {
 static bool comes_after_opener(const segment *s, opened *known) {
     if (!s->closing || s->run != s->id) return false;
     for (uint32_t i = n_heads; i > 0 && heads[i - 1] > s->id; i--) {
-        const segment *z = by_id(heads[i - 1]);
-        uint32_t limit = z->mesh == s->mesh && !z->closing ? limit_of(z->kind) : 0;
+        const segment *z = dt_segment_at(heads[i - 1]);
+        uint32_t limit = z->mesh == s->mesh && !z->closing ? dt_opener_limit(z->kind) : 0;
         if (limit) return !over_limit(z, known);
     }
     return false;
@@ -506,8 +277,8 @@ static bool comes_after_opener(const segment *s, opened *known) {
 /* Is s to wait for the rest of a stay on its mesh that has begun, and is being recorded? */
 static bool stay_goes_on(const segment *s) {
     if (!stay_run || s->mesh != stay_mesh || s->run == stay_run) return false;
-    uint32_t v = visit_of(s->mesh);
-    return v < n_visited && visited[v].run == stay_run;
+    const dt_visit *v = dt_visit_of(s->mesh);
+    return v && v->run == stay_run;
 }
 
 /* Commits the segment that begins next; false if none may be committed yet. What would begin after a gap, and after one that is held back for its own, is held
@@ -518,7 +289,7 @@ static bool commit_next(bool force) {
     opened_list known;
     known.n = 0;
     for (uint32_t i = 0; i < n_can_run; i++) {
-        segment *s = by_id(can_run[i]);
+        segment *s = dt_segment_at(can_run[i]);
         double from = s->ready;
         if (!force && comes_later(s, &from)) continue;
         if (!first) first = s, first_ready = from;
@@ -532,7 +303,7 @@ static bool commit_next(bool force) {
         double begin = fmax(from, at->free);
         if (begin > at->free && !force) {
             if ((after_gap && begin >= gap_begin) || (begin > held_from && older_waits(s, begin)) || over_limit(s, at)) continue;
-            bool backward = s->closing || (s->staged && !limit_of(s->kind) && comes_again(s));
+            bool backward = s->closing || (s->staged && !dt_opener_limit(s->kind) && dt_segment_again(s));
             if (backward && !nothing_fills_gap(s))
                 held_from = begin;
             else
@@ -548,7 +319,7 @@ static bool commit_next(bool force) {
     return sure != NULL;
 }
 
-static bool full(void) { return nodes_pending > NODES_PENDING || next_id - oldest > WINDOW; }
+static bool full(void) { return nodes_pending > NODES_PENDING || dt_the_window.next - oldest > WINDOW; }
 
 /* ---- what a replayed round has done already (controller/round.c) ------------------------------------------------------------------------------------ */
 static struct {
@@ -561,8 +332,8 @@ static struct {
 static void commit_ghosts(void) {
     uint32_t kept = 0;
     for (; kept < ghosts.n_due; kept++) {
-        segment *s = by_id(ghosts.base + ghosts.due[kept]->entry.id);
-        if (!is_pending(s) || s->graph->n) continue;
+        segment *s = dt_segment_at(ghosts.base + ghosts.due[kept]->entry.id);
+        if (!dt_segment_pending(s) || s->graph->n) continue;
         uint32_t at = dt_ids_place(can_run, n_can_run, s->id);
         if (at == n_can_run || can_run[at] != s->id) break; /* it is open */
         commit(s, s->ready, false);
@@ -592,8 +363,8 @@ static void close_one(segment **s) {
     *s = NULL;
     if (!x) return;
     close_sides(); /* x may read from them: what comes may read from x, so it goes elsewhere */
-    find_openers(x);
-    if (limit_of(x->kind)) opener_seen(x);
+    dt_openers_find(x);
+    if (dt_opener_limit(x->kind)) dt_opener_seen(x);
     if (x->run == x->id) dt_ids_insert(heads, &n_heads, x->id);
     await(x);
 }
@@ -613,7 +384,7 @@ static bool reads(const dt_call *c, const uint32_t *from, const segment *s) {
 /* Is what s makes part of a pipeline's work, for a reader on mesh m? Data and tables that lie on the whole mesh, of which a stage takes its part, are not. */
 static bool from_stages(const segment *s, const dt_mesh *m) {
     if (s->side) return s->after;
-    return s->mesh != m && (s->staged || !encloses(s->mesh, m));
+    return s->mesh != m && (s->staged || !dt_mesh_encloses(s->mesh, m));
 }
 
 /* Did s bring a gradient to m in the stay before this one? */
@@ -622,7 +393,7 @@ static bool went_on(const segment *s, const dt_mesh *m) { return s && !s->side &
 /* Does the call depend on what came from another mesh? */
 static bool reads_away(const dt_call *c, const uint32_t *from) {
     for (int k = 0; k < c->n_in; k++) {
-        const segment *s = by_id(from[k]);
+        const segment *s = dt_segment_at(from[k]);
         if (s && (from_stages(s, c->mesh) || (!s->side && s->mesh == c->mesh && s->run == stay_run) || went_on(s, c->mesh))) return true;
     }
     return false;
@@ -676,8 +447,8 @@ static segment *place_on_mesh(const dt_call *c, const uint32_t *from) {
         advance();
         stay_mesh = c->mesh;
         stay_before = latest_at(c->mesh)->mesh == c->mesh ? latest_at(c->mesh)->run : 0;
-        const segment *s = stay_before ? by_id(latest_at(c->mesh)->id) : NULL;
-        if (is_pending(s) && s->arrives) stay_main = s->id;
+        const segment *s = stay_before ? dt_segment_at(latest_at(c->mesh)->id) : NULL;
+        if (dt_segment_pending(s) && s->arrives) stay_main = s->id;
     }
     if (!reads_away(c, from)) {
         if (!open_free && (open_free = segment_new(c->mesh, false, 0))) open_free->behind = stay_main;
@@ -690,7 +461,7 @@ static segment *place_on_mesh(const dt_call *c, const uint32_t *from) {
     bool uses_free = reads(c, from, open_free);
     if (!open_main && !stay_run && stay_before)
         for (int k = 0; k < c->n_in && !stay_run; k++) {
-            const segment *s = by_id(from[k]);
+            const segment *s = dt_segment_at(from[k]);
             if (went_on(s, c->mesh)) stay_run = stay_before; /* what it began goes on */
         }
     if (!open_main && (open_main = segment_new(c->mesh, false, stay_run))) {
@@ -715,7 +486,7 @@ static segment *place_plain(const dt_call *c, const uint32_t *from) {
     }
     bool after = false; /* a loss that is brought to the host must not hold up the next micro-batch's slice of the data */
     for (int k = 0; k < c->n_in && !after; k++) {
-        const segment *s = by_id(from[k]);
+        const segment *s = dt_segment_at(from[k]);
         after = s && (!s->side || s->after);
     }
     segment **s = after ? &open_after : &open_side;
@@ -729,7 +500,7 @@ dt_graph *dt_order_graph(dt_call *c, const uint32_t *made_by, uint32_t *id) {
     segment *s = c->mesh->ndim ? place_on_mesh(c, from) : place_plain(c, from);
     bool ok = s != NULL;
     for (int k = 0; ok && k < c->n_in; k++) {
-        const segment *d = by_id(from[k]);
+        const segment *d = dt_segment_at(from[k]);
         if (!d) continue;
         ok = add_dep(s, d->id);
         s->arrives |= d != s && d->mesh != s->mesh && from_stages(d, c->mesh);
@@ -788,17 +559,18 @@ bool dt_order_active(const dt_mesh *m) {
 
 bool dt_order_is_on(void) { return now.on; }
 bool dt_order_same(const dt_mesh *m) { return m == now.last_mesh; }
-bool dt_order_pending(void) { return oldest < next_id; }
+bool dt_order_pending(void) { return oldest < dt_the_window.next; }
 
 /* Nothing that was learnt goes beyond a flush: what comes is ordered as if it was the first. Nothing but whether it goes to segments at all. */
 static void settle(double seconds) {
-    oldest = settled = next_id;
+    oldest = dt_the_window.settled = dt_the_window.next;
     base_time += seconds;
     latest = 0;
     dt_clocks_reset();
     stay_mesh = NULL;
     memset(last_away, 0, sizeof last_away);
-    n_visited = n_held = 0;
+    dt_visits_reset();
+    n_held = 0;
 }
 
 void dt_order_flush(void) {
@@ -815,9 +587,9 @@ void dt_order_sim(bool begin) {
     now = begin ? (mode){0} : outside;
 }
 
-uint32_t dt_order_calls(uint32_t id) { return by_id(id)->n; }
+uint32_t dt_order_calls(uint32_t id) { return dt_segment_at(id)->n; }
 
-void dt_order_place(dt_order_state *s) { *s = (dt_order_state){next_id, base_time}; }
+void dt_order_place(dt_order_state *s) { *s = (dt_order_state){dt_the_window.next, base_time}; }
 
 void dt_order_replayed(const dt_order_state *from, const dt_order_commit *c) {
     dt_order_entry e = c->entry;
@@ -832,7 +604,7 @@ void dt_order_skip(uint32_t n_segments, double seconds, uint32_t n_calls, const 
     now.switched |= switched || (mesh && mesh != now.last_mesh);
     now.calls_since_switch = now.switched ? 0 : now.calls_since_switch + n_calls;
     if (mesh) now.last_mesh = mesh;
-    next_id += n_segments;
+    dt_the_window.next += n_segments;
     settle(seconds);
 }
 
@@ -852,7 +624,7 @@ void dt_order_due(const dt_order_commit *const *due, uint32_t n, uint32_t base) 
 }
 
 void dt_order_ghost(uint32_t id, uint32_t n_gone) {
-    segment *s = by_id(id);
+    segment *s = dt_segment_at(id);
     s->alive -= n_gone;
     nodes_pending--;
 }
@@ -865,13 +637,13 @@ void dt_order_idle(void) {
 }
 
 void dt_order_value_freed(const dt_gvalue *v) {
-    segment *s = by_id(place_of(v->segment));
+    segment *s = dt_segment_at(place_of(v->segment));
     if (s && s->alive) s->alive--;
 }
 
 void dt_order_free(void) {
-    for (int i = 0; i < SEGMENTS; i++) dt_free(ring[i].dep);
-    memset(ring, 0, sizeof ring);
+    for (int i = 0; i < SEGMENTS; i++) dt_free(dt_the_window.ring[i].dep);
+    memset(dt_the_window.ring, 0, sizeof dt_the_window.ring);
     dt_order_store_free();
     now = outside = (mode){0};
     n_can_run = n_heads = 0;
