@@ -6,7 +6,9 @@
  *
  *   plan:  steps | (bytes since the last step's number, step) … | bytes of the first node's plan | those
  *
- * A node whose distance to the first is i adds i times the step. The second node finds the steps, later ones must fit; one that does not begins anew. */
+ * Collectives and fused groups that both nodes' plans point to, at the same place, need no comparison: where the first one's begin and end is noted. A node
+ * whose distance to the first is i adds i times the step. The second node finds the steps, later ones must fit; one that does not begins anew. What is
+ * found alike is restored exactly, since the numbers of both were gone through in order to the end of both. */
 #include <string.h>
 
 #include "plan/serial.h"
@@ -17,9 +19,15 @@ typedef struct step {
     size_t at; /* of the number, in the first node's bytes */
     uint64_t by;
 } step;
+typedef struct shared { /* what several nodes' plans point to: equal without a look */
+    const void *thing;
+    size_t begin, end;
+} shared;
 struct dt_like {
-    dt_unwire first; /* the first node's bytes: where the comparison is */
-    uint64_t distance;
+    dt_unwire first;   /* the first node's bytes: where the comparison is */
+    uint64_t distance; /* 0: they are being written */
+    shared *shared;
+    int n_shared, cap_shared, at_shared; /* those in `first`; the next one */
     step *step;
     int n, cap, k; /* steps; the next one */
     bool differs;
@@ -39,48 +47,77 @@ static bool add_step(dt_like *l, size_t at, uint64_t by) {
     return true;
 }
 
-void dt_like_u64(dt_like *l, uint64_t v) {
-    if (l->differs) return;
+bool dt_like_u64(dt_like *l, uint64_t v) {
+    if (!l->distance) return false;
+    if (l->differs) return true;
     size_t at = l->first.at;
     uint64_t was = dt_unwire_u64(&l->first);
     if (l->k < l->n && l->step[l->k].at == at) was += l->distance * l->step[l->k++].by;
     l->differs = l->first.bad || (v != was && (l->distance != 1 || !add_step(l, at, v - was)));
+    return true;
 }
 
-void dt_like_put(dt_like *l, const void *p, size_t bytes) {
+bool dt_like_put(dt_like *l, const void *p, size_t bytes) {
     dt_unwire *u = &l->first;
-    if (l->differs) return;
+    if (!l->distance || l->differs) return l->distance;
     l->differs = bytes > u->n - u->at || (bytes && memcmp(u->data + u->at, p, bytes));
-    u->at += bytes;
+    if (!l->differs) u->at += bytes;
+    return true;
 }
 
-bool dt_like_skip(dt_like *l, size_t to) {
-    bool legal = to >= l->first.at && to <= l->first.n;
-    if (!legal) l->differs = true;
-    if (legal) l->first.at = to;
-    return legal;
+bool dt_like_shared(dt_wire *w, const void *thing) {
+    dt_like *l = w->like;
+    if (DT_LIKELY(!l)) return false;
+    if (!l->distance) { /* none lies within another */
+        if (l->n_shared == l->cap_shared) {
+            int cap = l->cap_shared ? l->cap_shared * 2 : 64;
+            shared *s = dt_realloc(l->shared, sizeof *s * (size_t)cap);
+            if (!s) {
+                w->failed = true;
+                return false;
+            }
+            l->shared = s;
+            l->cap_shared = cap;
+        }
+        l->shared[l->n_shared++] = (shared){thing, w->n, 0};
+        return false;
+    }
+    if (l->differs || l->at_shared == l->n_shared) return l->differs;
+    const shared *s = &l->shared[l->at_shared++];
+    if (s->thing != thing || s->begin != l->first.at) return false; /* another one, or the same at another place: its bytes are compared */
+    l->first.at = s->end;
+    return true;
+}
+
+void dt_like_ended(dt_wire *w, const void *thing) {
+    dt_like *l = w->like;
+    for (int i = l && !l->distance ? l->n_shared - 1 : -1; i >= 0; i--)
+        if (l->shared[i].thing == thing && !l->shared[i].end) {
+            l->shared[i].end = w->n;
+            return;
+        }
 }
 
 /* Is `node`'s plan the first one's, step by step? What was found on the way is forgotten if not. */
-static bool compare(const dt_plan *p, dt_device_fn here, int *node, int distance, dt_like *l, size_t *coll_end) {
+static bool compare(const dt_plan *p, dt_device_fn here, int *node, int distance, dt_like *l) {
     int n = l->n;
     dt_wire w = {.like = l};
     l->first.at = 0;
     l->first.bad = l->differs = false;
     l->distance = (uint64_t)distance;
-    l->k = 0;
-    bool alike = !dt_plan_write_colls(p, here, node, &w, coll_end) && !l->differs && l->first.at == l->first.n && l->k == l->n;
+    l->k = l->at_shared = 0;
+    bool alike = !dt_plan_write(p, here, node, &w) && !l->differs && l->first.at == l->first.n && l->k == l->n;
     if (!alike) l->n = n;
     return alike;
 }
 
 dt_status dt_plan_write_alike(const dt_plan *p, dt_device_fn here, int *node, int n, dt_wire *out, int *n_alike) {
-    dt_wire first = {0};
-    size_t *coll_end = dt_calloc((size_t)p->n_colls + 1, sizeof *coll_end);
-    dt_status s = coll_end ? dt_plan_write_colls(p, here, node, &first, coll_end) : dt_fail(DT_E_NOMEM, "a plan for other processes: out of host memory");
-    dt_like l = {.first = {first.data, first.n, 0, false}};
+    dt_like l = {0};
+    dt_wire first = {.like = &l};
+    dt_status s = dt_plan_write(p, here, node, &first);
     int k = 1;
-    while (!s && k < n && node[k] > *node && compare(p, here, &node[k], node[k] - *node, &l, coll_end)) k++;
+    l.first = (dt_unwire){first.data, first.n, 0, false};
+    while (!s && k < n && node[k] > *node && compare(p, here, &node[k], node[k] - *node, &l)) k++;
     *n_alike = k;
     if (!s) {
         dt_wire_u64(out, (uint64_t)l.n);
@@ -93,7 +130,7 @@ dt_status dt_plan_write_alike(const dt_plan *p, dt_device_fn here, int *node, in
         if (out->failed) s = dt_fail(DT_E_NOMEM, "a plan for other processes: out of host memory");
     }
     dt_free(l.step);
-    dt_free(coll_end);
+    dt_free(l.shared);
     dt_wire_free(&first);
     return s;
 }

@@ -111,6 +111,7 @@ static const dt_op *get_op(dt_unwire *u) {
 
 /* ---- fused groups ------------------------------------------------------------------------------------------------------------------------------ */
 static void put_fused(dt_wire *w, const dt_fused *x) {
+    if (dt_like_shared(w, x)) return;
     dt_fused plain = *x;
     plain.name = NULL;
     for (int k = 0; k < DT_FUSED_OPS; k++) plain.op[k].op = plain.op[k].params = NULL; /* no address leaves the process */
@@ -120,6 +121,7 @@ static void put_fused(dt_wire *w, const dt_fused *x) {
         put_op(w, x->op[k].op);
         put_attr(w, x->op[k].op, x->op[k].params);
     }
+    dt_like_ended(w, x);
 }
 /* A table and indices that no other op walks. */
 static bool lookup_legal(const dt_fused *x, const dt_fused_op *o) {
@@ -286,6 +288,7 @@ static dt_status get_exchange(reader *r, dt_coll *c) {
 }
 
 static void put_coll(dt_wire *w, const dt_coll *c) {
+    if (dt_like_shared(w, c)) return; /* it is whole, whoever takes part */
     dt_wire_u64(w, (uint64_t)c->n);
     dt_wire_i64(w, c->index);
     dt_wire_u64(w, c->node);
@@ -309,6 +312,7 @@ static void put_coll(dt_wire *w, const dt_coll *c) {
         }
     }
     put_exchange(w, c);
+    dt_like_ended(w, c);
 }
 /* Whom a party reads from, it must meet; and in the second phase every pull has its one source. */
 static dt_status check_groups(const dt_coll *c) {
@@ -544,9 +548,7 @@ static bool coll_here(const dt_coll *c, dt_device_fn here, void *ctx) {
     return false;
 }
 
-dt_status dt_plan_write(const dt_plan *p, dt_device_fn here, void *ctx, dt_wire *w) { return dt_plan_write_colls(p, here, ctx, w, NULL); }
-
-dt_status dt_plan_write_colls(const dt_plan *p, dt_device_fn here, void *ctx, dt_wire *w, size_t *coll_end) {
+dt_status dt_plan_write(const dt_plan *p, dt_device_fn here, void *ctx, dt_wire *w) {
     uint64_t n = 0;
     for (int i = 0; i < p->n_programs; i++) n += here(ctx, p->program[i].device);
     dt_wire_u64(w, (uint64_t)p->n_nodes);
@@ -555,12 +557,7 @@ dt_status dt_plan_write_colls(const dt_plan *p, dt_device_fn here, void *ctx, dt
     for (int i = 0; i < p->n_colls; i++) {
         bool want = p->coll[i] && p->coll[i]->index >= 0 && coll_here(p->coll[i], here, ctx); /* others stand with their instruction */
         dt_wire_u64(w, want);
-        if (!want) continue;
-        if (w->like && coll_end) /* whole, whoever takes part: it was compared with itself */
-            (void)dt_like_skip(w->like, coll_end[i]);
-        else
-            put_coll(w, p->coll[i]);
-        if (!w->like && coll_end) coll_end[i] = w->n;
+        if (want) put_coll(w, p->coll[i]);
     }
     dt_wire_u64(w, n);
     for (int i = 0; i < p->n_programs; i++)

@@ -17,7 +17,7 @@ typedef struct dt_wire { /* grows; a failed allocation is remembered and reporte
     uint8_t *data;
     size_t n, cap;
     bool failed;
-    dt_like *like; /* then nothing is written, but compared with what was (alike.c) */
+    dt_like *like; /* notes where shared things end; or, when comparing, nothing is written, but compared with what was (alike.c) */
 } dt_wire;
 void dt_wire_put(dt_wire *w, const void *p, size_t bytes);
 void dt_wire_long(dt_wire *w, uint64_t v);
@@ -49,11 +49,11 @@ dt_status dt_plan_write(const dt_plan *p, dt_device_fn here, void *ctx, dt_wire 
 /* The same for node[0], and for as many of those that follow, in rising order, as get the same but for numbers that grow evenly: *n_alike in all. ctx of `here` is one of `node`. */
 dt_status dt_plan_write_alike(const dt_plan *p, dt_device_fn here, int *node, int n, dt_wire *out, int *n_alike) DT_WUR;
 dt_status dt_plan_read_alike(dt_unwire *u, uint64_t distance, dt_plan **out) DT_WUR; /* by the node that is so far from the first one */
-/* dt_plan_write; where collectives end in the bytes is noted, or, when comparing, known: coll_end (n_colls,) or NULL. */
-dt_status dt_plan_write_colls(const dt_plan *p, dt_device_fn here, void *ctx, dt_wire *out, size_t *coll_end) DT_WUR;
-void dt_like_u64(dt_like *l, uint64_t v);
-void dt_like_put(dt_like *l, const void *p, size_t bytes);
-bool dt_like_skip(dt_like *l, size_t to); /* what lies before `to` is known to be equal */
+bool dt_like_u64(dt_like *l, uint64_t v);                                            /* false: nothing is compared, write it */
+bool dt_like_put(dt_like *l, const void *p, size_t bytes);
+/* A thing that nodes may share begins: true if it is the one that stands there, which is then passed over; else it is written, and has ended. */
+bool dt_like_shared(dt_wire *w, const void *thing);
+void dt_like_ended(dt_wire *w, const void *thing);
 /* What of a run's numbers and sites differs from the plan's last one, which they then are. Both sides keep them. */
 dt_status dt_plan_changes(dt_plan *p, const dt_run *r, dt_wire *out) DT_WUR;
 dt_status dt_plan_changes_read(dt_plan *p, dt_run *r, dt_unwire *u) DT_WUR;

@@ -4,10 +4,7 @@
 #include "plan/serial.h"
 
 void dt_wire_put(dt_wire *w, const void *p, size_t bytes) {
-    if (DT_UNLIKELY(w->like != NULL)) {
-        dt_like_put(w->like, p, bytes);
-        return;
-    }
+    if (DT_UNLIKELY(w->like != NULL) && dt_like_put(w->like, p, bytes)) return;
     if (w->n + bytes > w->cap) {
         size_t cap = (w->n + bytes) * 2 + 64;
         uint8_t *d = w->failed ? NULL : dt_realloc(w->data, cap);
@@ -23,10 +20,7 @@ void dt_wire_put(dt_wire *w, const void *p, size_t bytes) {
 }
 
 void dt_wire_long(dt_wire *w, uint64_t v) {
-    if (DT_UNLIKELY(w->like != NULL)) {
-        dt_like_u64(w->like, v);
-        return;
-    }
+    if (DT_UNLIKELY(w->like != NULL) && dt_like_u64(w->like, v)) return;
     uint8_t b[10];
     int n = 0;
     for (; v >= 0x80; v >>= 7) b[n++] = (uint8_t)(v | 0x80);
