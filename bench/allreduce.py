@@ -62,6 +62,25 @@ def theirs(floats):
         print(1e3 * statistics.median(times[2:]), 0, 0)
 
 
+def launcher():
+    """mpiexec beside this Python, or of the path; None."""
+    return shutil.which("mpiexec", path=os.path.dirname(sys.executable) + os.pathsep + os.environ["PATH"])
+
+
+def turns(rounds, mb=64, ranks=2, devices=1, mpiexec=()):
+    """Medians over rounds of (ms, sent, read), ours and theirs."""
+    library = os.path.join(sys.prefix, "lib")
+    env = os.environ | {"LD_LIBRARY_PATH": library + os.pathsep + os.environ.get("LD_LIBRARY_PATH", "")}
+    times = {"ours": [], "theirs": []}
+    for _ in range(rounds):
+        for part, list_ in times.items():
+            command = [*(mpiexec or [launcher()]), "-n", str(ranks), sys.executable, os.path.abspath(__file__), "--part", part, "--mb", str(mb)]
+            command += ["--devices", str(devices)]
+            words = subprocess.run(command, env=env, check=True, capture_output=True, text=True).stdout.split()
+            list_.append([float(w) for w in words[-3:]])
+    return {part: [statistics.median(x) for x in zip(*t, strict=True)] for part, t in times.items()}
+
+
 def main():
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--mb", type=float, default=64)
@@ -74,18 +93,8 @@ def main():
     floats = int(args.mb * 2**18)
     if args.part:
         return ours(floats, args.devices) if args.part == "ours" else theirs(floats)
-    bin_dir = os.path.dirname(sys.executable)
-    mpiexec = shlex.split(args.mpiexec) or [shutil.which("mpiexec", path=bin_dir + os.pathsep + os.environ["PATH"])]
-    library = os.path.join(sys.prefix, "lib")
-    env = os.environ | {"LD_LIBRARY_PATH": library + os.pathsep + os.environ.get("LD_LIBRARY_PATH", "")}
-    times = {"ours": [], "theirs": []}
-    for _ in range(args.rounds):
-        for part, list_ in times.items():
-            command = [*mpiexec, "-n", str(args.ranks), sys.executable, os.path.abspath(__file__), "--part", part, "--mb", str(args.mb)]
-            command += ["--devices", str(args.devices)]
-            words = subprocess.run(command, env=env, check=True, capture_output=True, text=True).stdout.split()
-            list_.append([float(w) for w in words[-3:]])
-    (a, sent, read), (b, _, _) = (map(statistics.median, zip(*t, strict=True)) for t in times.values())
+    got = turns(args.rounds, args.mb, args.ranks, args.devices, shlex.split(args.mpiexec))
+    (a, sent, read), (b, _, _) = got["ours"], got["theirs"]
     where = f"{args.ranks} ranks" + (f" of {args.devices} devices" if args.devices > 1 else "")
     print(f"all-reduce of {args.mb:g} MiB, {where}: dtorch {a:.1f} ms, MPI_Allreduce {b:.1f} ms, MPI/dtorch {b / a:.2f}")
     print(f"rank 0 sent {sent:.2f} and read {read:.2f} times the tensor for each")

@@ -157,12 +157,16 @@ def run_torch(mode, steps):
     dist.destroy_process_group()
 
 
+def launcher(python=sys.executable):
+    """mpiexec beside that Python, or of the path; None."""
+    return shutil.which("mpiexec", path=os.path.dirname(python) + os.pathsep + os.environ["PATH"])
+
+
 def measure(framework, mode, steps, python=sys.executable, ranks=False):
     """(median step, processor time a step) of one run in a process (or two) of its own; None if it fails."""
     command = [python]
     if framework == "dtorch" and ranks:
-        mpiexec = shutil.which("mpiexec", path=os.path.dirname(python) + os.pathsep + os.environ["PATH"])
-        command = [mpiexec or "mpiexec", "-n", "2", python]
+        command = [launcher(python) or "mpiexec", "-n", "2", python]
     if framework == "torch":
         command += ["-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2"]
     command += [__file__, "--side", framework, "--modes", mode, "--steps", str(steps)]

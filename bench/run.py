@@ -59,6 +59,7 @@ PROGRAMS = [
     Program("models", "resnet.py", frameworks=EAGER),
     Program("models", "mlp.py"),
     Program("distributed", "dist.py", "dist", EAGER),
+    Program("distributed", "allreduce.py", "allreduce", ("dtorch",)),
     Program("distributed", "train.py", "lines", ("dtorch",), (*MEDIUM.split(), "2", "dp"), threads=2),
     Program("distributed", "train.py", "lines", ("dtorch",), (*MEDIUM.split(), "2", "tp"), threads=2),
     Program("more", "zero.py", "text", about="What a step of data parallelism with sharded state sends and holds"),
@@ -95,6 +96,8 @@ TARGETS = [
     ("GPT 5.3 M, 2 devices: dp", "torch", 0.75),
     ("GPT 5.3 M, 2 devices: zero3", "torch", 0.65),
     ("GPT 5.3 M, 2 devices: tp", "torch", 0.55),
+    ("GPT 5.3 M, 2 ranks: (dp|zero3)", "torch", 0.85),
+    ("all-reduce of 64 MiB, 2 ranks (limit: MPI_Allreduce)", "limit", 1.25),
 ]
 
 
@@ -205,21 +208,36 @@ def run_lines(peers, program, rounds, speeds):
 
 
 def run_dist(peers, program, rounds, speeds):
-    """Yields rows of dist.py, which takes turns by itself."""
+    """Yields rows of dist.py, which takes turns by itself: dtorch as one process and as two ranks, in turns with the same runs of PyTorch."""
     import dist
 
     for mode in ("dp", "zero3", "tp"):
         got = {f: [] for f in program.frameworks if f in peers.have}
+        if dist.launcher() and mode != "tp":
+            got["ranks"] = []
         for _ in range(rounds):
             for f in got:
-                value = dist.measure(f, mode, 12, peers.python[f])
+                value = dist.measure("dtorch", mode, 12, ranks=True) if f == "ranks" else dist.measure(f, mode, 12, peers.python[f])
                 got[f] += [value] if value else []
-        for i, what in enumerate(("", ", processor time")):
-            row = {f: statistics.median(v[i] for v in values) for f, values in got.items() if values}
-            yield {"name": f"GPT 5.3 M, 2 devices: {mode}{what}", "unit": "ms", "limit": None, **row}
+        for where, ours in (("devices", "dtorch"), ("ranks", "ranks")):
+            for i, what in enumerate(("", ", processor time")):
+                row = {k: statistics.median(v[i] for v in got[f]) for k, f in (("dtorch", ours), ("torch", "torch")) if got.get(f)}
+                if "dtorch" in row:
+                    yield {"name": f"GPT 5.3 M, 2 {where}: {mode}{what}", "unit": "ms", "limit": None, **row}
 
 
-RUNS = {"cases": run_cases, "lines": run_lines, "dist": run_dist}
+def run_allreduce(peers, program, rounds, speeds):
+    """Yields the row of allreduce.py: MPI's own time is what the machine allows."""
+    import allreduce
+
+    if not allreduce.launcher():
+        return
+    got = allreduce.turns(rounds)
+    row = {"dtorch": got["ours"][0], "limit": got["theirs"][0]}
+    yield {"name": "all-reduce of 64 MiB, 2 ranks (limit: MPI_Allreduce)", "unit": "ms", **row}
+
+
+RUNS = {"cases": run_cases, "lines": run_lines, "dist": run_dist, "allreduce": run_allreduce}
 
 
 def speeds_of(threads, cache={}):  # noqa: B006
@@ -254,9 +272,9 @@ def judged(row, rows):
             continue
         if kind == "value":
             found.append((number(most), row["dtorch"] <= most))
-        elif kind in FRAMEWORKS:
-            if kind in row:
-                found.append((f"{most:g}x {TITLES[kind]}", row["dtorch"] <= most * row[kind]))
+        elif kind in FRAMEWORKS or kind == "limit":
+            if row.get(kind):
+                found.append((f"{most:g}x {TITLES.get(kind, kind)}", row["dtorch"] <= most * row[kind]))
         else:
             base = next((r["dtorch"] for r in rows if r["name"] == kind and "dtorch" in r), None)
             if base is not None:
@@ -316,7 +334,7 @@ ABOUT = {
         "Models",
         "Whole steps. A GPT (AdamW), the LSTM language model (SGD), ResNet-18 on images of 32 x 32, an MLP answering one row.",
     ),
-    "distributed": ("Distributed", "Two devices of one thread each; PyTorch under torchrun with gloo."),
+    "distributed": ("Distributed", "Two devices of one thread each, or two ranks of one thread under mpiexec; PyTorch under torchrun with gloo."),
     "more": ("Further programs", "What these print is explained in the programs themselves."),
 }
 
