@@ -19,7 +19,7 @@
 #include "passes/options.h"
 #include "plan/trace.h"
 
-enum { RING_WORDS = 1 << 18, NODES_MIN = 48, NODES_LONG = 96, NODES_MAX = 768, NAP_US = 60, READ_US = 30 };
+enum { RING_WORDS = 1 << 18, NODES_MIN = 48, NODES_LONG = 96, NODES_LOOP = 192, NODES_MAX = 768, NAP_US = 60, READ_US = 30 };
 /* How long the client must have been silent, in ns. */
 enum { QUIET_ASLEEP = 300000, QUIET_REPEAT = 10000000, QUIET_ORDER = 20000000 };
 
@@ -68,7 +68,7 @@ static uint64_t chained(const dt_graph *g) {
 }
 
 /* The hash's highest bits depend on the last nine calls and on nothing else, so two streams that were cut differently are soon cut alike. In a loop so short
- * that none of its places has five zeros, one that has three does, or one.
+ * that none of its places has five zeros, one that has three does, or one; where none has, chunks have one length, not too many calls for them to be equal soon.
  *
  * In a chain of equal calls all places are alike but the first one, which another value enters. So what is chained to what counts there as content, and a hash that does not
  * change is no place to cut: otherwise chunks would lie across the chain's beginning in as many ways as there are, and each needs a plan. */
@@ -78,7 +78,7 @@ bool dt_engine_cut(dt_engine *e, uint32_t n, const dt_call *c, const dt_graph *g
     bool same = link && (e->rolling == before || e->rolling == e->rolling2);
     e->rolling2 = before;
     int zeros = n < NODES_LONG ? 5 : n < NODES_LONG + NODES_MIN ? 3 : 1;
-    return dt_engine_flush_now() || n >= NODES_MAX || (n >= NODES_MIN && !same && e->rolling >> (64 - zeros) == 0);
+    return dt_engine_flush_now() || n >= (link ? NODES_MAX : NODES_LOOP) || (n >= NODES_MIN && !same && e->rolling >> (64 - zeros) == 0);
 }
 
 static dt_gvalue *output_new(const dt_call *c, int k, uint32_t site) {

@@ -39,8 +39,7 @@ void dt_match_free(dt_match *m) {
     memset(m, 0, sizeof *m);
 }
 
-bool dt_match_slot(dt_match *m, uint32_t id) {
-    if (DT_LIKELY(id < m->n_slot)) return true;
+bool dt_match_slots(dt_match *m, uint32_t id) {
     uint32_t n = m->n_slot ? m->n_slot : 1024;
     while (n <= id) n *= 2;
     uint64_t *t = dt_realloc(m->slot, n * sizeof *t);

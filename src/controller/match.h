@@ -39,9 +39,11 @@ bool dt_match_room(dt_match *m, uint32_t n_ext, uint32_t n_inner, uint32_t n_rec
 void dt_match_begin(dt_match *m); /* a new attempt: nothing is taken */
 /* Takes the call if it is the next one expected; otherwise nothing has changed. Each value from outside counts one use, for the attempt. */
 bool dt_match_call(dt_match *m, const uint64_t *w, dt_why *y);
-bool dt_match_slot(dt_match *m, uint32_t id); /* there is an entry for the id; false: out of host memory */
+bool dt_match_slots(dt_match *m, uint32_t id);
 void dt_match_free(dt_match *m);
 
+/* There is an entry for the id; false: out of host memory. */
+static inline bool dt_match_slot(dt_match *m, uint32_t id) { return DT_LIKELY(id < m->n_slot) || dt_match_slots(m, id); }
 static inline uint64_t dt_match_tag(const dt_match *m, uint32_t value) { return (uint64_t)m->epoch << 32 | value; }
 static inline bool dt_match_knows(const dt_match *m, uint32_t id) { return id < m->n_slot && m->slot[id] >> 32 == m->epoch; }
 static inline bool dt_match_named(const dt_match *m, uint32_t inner) { return m->slot[m->out_id[inner]] == dt_match_tag(m, DT_INNER + inner); }

@@ -28,7 +28,7 @@
 #include "controller/match.h"
 #include "passes/options.h"
 
-enum { FOLLOWERS = 16, SCORE_MAX = 7, ENDS_MAX = 2, LOST_MAX = 4, FIRSTS = 1024, SCRIPT_BYTES_MAX = 64 << 20 };
+enum { FOLLOWERS = 32, SCORE_MAX = 7, ENDS_MAX = 2, LOST_MAX = 4, FIRSTS = 1024, SCRIPT_BYTES_MAX = 64 << 20 };
 
 typedef struct script script;
 typedef struct follower {
@@ -57,7 +57,6 @@ struct script {
     follower next[FOLLOWERS];
     size_t bytes;
     uint32_t tried; /* the attempt it was last compared in */
-    bool bad;       /* lost against its own plan in the last attempt: learn again */
     bool open;      /* a read or a pause ended it, not its content */
     int8_t ends;    /* does it end there again? Below zero: wait and see */
     uint8_t lost;   /* how often its plan was found the usual way since it last was run: the records are others, around the same live calls */
@@ -72,6 +71,7 @@ static struct attempt {
     uint32_t cap_made;
 } a;
 static script *last;           /* of the chunk before */
+static script *beaten;         /* it had all its records and yet did not run: if its own plan is found for them now, it is to be learnt again */
 static script *hasty;          /* an open one that was run before its end was seen, if nothing came since */
 static script *firsts[FIRSTS]; /* by first call: the script that began with it last */
 static size_t bytes_all;
@@ -248,7 +248,9 @@ static bool learn_graph(script *s, dt_graph *g, dt_arena *tmp) {
 void dt_repeat_learn(dt_engine *e, dt_graph *g, dt_plan *p) {
     if (!possible(e) || g != &e->graph) return;
     script *old = p->script;
-    if (old && !old->bad && ++old->lost < LOST_MAX) return;
+    const bool wrong = old && old == beaten;
+    beaten = NULL;
+    if (old && !wrong && ++old->lost < LOST_MAX) return;
     script count = {.plan = p};
     count_graph(g, &count);
     if (old) dt_repeat_forget(p);
@@ -283,6 +285,7 @@ static void follow(script *before, script *s, int by) {
 }
 
 void dt_repeat_ran(dt_plan *p) {
+    beaten = NULL;
     script *s = p ? p->script : NULL;
     if (s) {
         *first_of((dt_call *)(uintptr_t)s->word[1]) = s;
@@ -297,6 +300,7 @@ void dt_repeat_forget(dt_plan *p) {
     p->script = NULL;
     if (last == s) last = NULL;
     if (hasty == s) hasty = NULL;
+    if (beaten == s) beaten = NULL;
     for (int i = 0; i < FIRSTS; i++)
         if (firsts[i] == s) firsts[i] = NULL;
     dt_engine *e = &dt_the_engine;
@@ -313,7 +317,7 @@ void dt_repeat_free(void) {
     dt_free(a.made);
     dt_match_free(&a.m);
     memset(&a, 0, sizeof a);
-    last = hasty = NULL;
+    last = hasty = beaten = NULL;
 }
 
 /* ---- comparing --------------------------------------------------------------------------------------------------------------------------- */
@@ -512,7 +516,7 @@ static void end(dt_engine *e, const char *text, bool more) {
             return;
         script *s = a.s;
         if (switch_script()) continue;
-        s->bad = complete();
+        beaten = complete() ? s : NULL;
         mismatch(e, text, NULL, NULL, -1, last_site());
         return;
     }

@@ -251,6 +251,27 @@ def test_what_a_read_ended_does_not_take_a_stream_to_pieces(short):
 
 @pytest.mark.every_pass("counts plans and replayed calls")
 @pytest.mark.usefixtures("on_simulated_device")
+def test_chunks_that_differ_in_what_is_named_are_all_replayed():
+    """Each step's result is kept through the next one: of equal chunks one has a result more, each time elsewhere."""
+    x = dtorch.ones(4)
+    state = [x]
+
+    def steps(n):
+        for _ in range(n):
+            y = state[0]
+            for _ in range(250):
+                y = ((y * 0.5 + x).relu()) - 0.25
+            state[0] = y
+
+    steps(160)
+    before = stats()
+    steps(80)
+    after = stats()
+    assert after["calls_replayed"] - before["calls_replayed"] > 0.97 * (after["calls"] - before["calls"]) > 0
+
+
+@pytest.mark.every_pass("counts plans and replayed calls")
+@pytest.mark.usefixtures("on_simulated_device")
 @pytest.mark.parametrize("n", [100, 333, 1000, 1500])
 def test_a_chain_of_equal_calls_needs_few_plans(n):
     """It is cut where it begins: chunks that lie across its beginning in ever new ways would be a plan each."""
