@@ -13,16 +13,42 @@
 #define VECU OF(micro_vecu)
 #define L OF(MICRO_LANES)
 
+/* n elements; whole vectors, of which the last may overlap the one before. */
+static inline void OF(flat_row)(T *to, const T *from, int64_t n) {
+    int64_t j = 0;
+    for (; j + L <= n; j += L) *(VECU *)(to + j) = *(const VECU *)(from + j);
+    if (j == n) return;
+    if (n >= L)
+        *(VECU *)(to + n - L) = *(const VECU *)(from + n - L);
+    else
+        for (; j < n; j++) to[j] = from[j];
+}
+
 /* One plane into the middle of a padded one, which is zero elsewhere. */
 static void OF(flat_plane)(const flat *s, const void *src, int64_t plane, const int64_t *size, const int64_t *pad, T *to) {
     memset(to, 0, sizeof(T) * (size_t)s->size);
-    for (int64_t r = 0; r < size[0] * size[1]; r++) {
-        int64_t at = ((r / size[1] + pad[0]) * s->pitch[1] + r % size[1] + pad[1]) * s->pitch[2] + pad[2], from = (plane * size[0] * size[1] + r) * size[2];
-        if (s->dtype != NATIVE)
-            LOAD(s->dtype, (const char *)src + (size_t)from * dt_dtype_size(s->dtype), 1, size[2], to + at);
-        else
-            for (int64_t j = 0; j < size[2]; j++) to[at + j] = ((const T *)src)[from + j];
-    }
+    int64_t from = plane * size[0] * size[1] * size[2];
+    for (int64_t z = 0; z < size[0]; z++)
+        for (int64_t y = 0; y < size[1]; y++, from += size[2]) {
+            T *row = to + ((z + pad[0]) * s->pitch[1] + y + pad[1]) * s->pitch[2] + pad[2];
+            if (s->dtype != NATIVE)
+                LOAD(s->dtype, (const char *)src + (size_t)from * dt_dtype_size(s->dtype), 1, size[2], row);
+            else
+                OF(flat_row)(row, (const T *)src + from, size[2]);
+        }
+}
+
+/* The rows of an output plane to where they belong, one after the other. */
+static void OF(flat_store)(const flat *s, const T *out, int64_t plane) {
+    int64_t to = plane * s->out[0] * s->out[1] * s->out[2];
+    for (int64_t z = 0; z < s->out[0]; z++)
+        for (int64_t y = 0; y < s->out[1]; y++, to += s->out[2]) {
+            const T *row = out + (z * s->pitch[1] + y) * s->pitch[2];
+            if (s->dtype != NATIVE)
+                STORE(s->dtype, row, s->out[2], (char *)s->dst + (size_t)to * dt_dtype_size(s->dtype));
+            else
+                OF(flat_row)((T *)s->dst + to, row, s->out[2]);
+        }
 }
 
 /* R output planes, V vectors each from pixel i on. */
@@ -72,10 +98,7 @@ static void OF(flat_task)(void *arg, int64_t i) {
             } else
                 OF(flat_body)(1, 4, s, p, in, w + o * count, bias + o, out);
         }
-        for (int64_t q = 0; q < rows; q++)
-            for (int64_t r = 0; r < s->out[0] * s->out[1]; r++)
-                STORE(s->dtype, out + q * FLAT_SIZE + (r / s->out[1] * s->pitch[1] + r % s->out[1]) * s->pitch[2], s->out[2],
-                      (char *)s->dst + (size_t)((((n * s->G + g) * s->Cout + o + q) * s->out[0] * s->out[1] + r) * s->out[2]) * size);
+        for (int64_t q = 0; q < rows; q++) OF(flat_store)(s, out + q * FLAT_SIZE, (n * s->G + g) * s->Cout + o + q);
     }
 }
 
