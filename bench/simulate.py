@@ -9,6 +9,7 @@ the machine disturbs it little.
 """
 
 import argparse
+import contextlib
 import resource
 import time
 
@@ -185,18 +186,20 @@ MEGATRON = [
 ]
 
 
-def train(model, mesh, sequences, micro, context, vocabulary, steps=2, **layout):
-    """Steps of `sequences` a replica, in micro-batches of `micro`; returns nothing: the simulation has the times."""
+def train(model, mesh, sequences, micro, context, vocabulary, steps=2, narrow_once=False, **layout):
+    """Steps of `sequences` a replica, in micro-batches of `micro`; returns nothing: the simulation has the times. narrow_once: weights become 16-bit once a
+    step, as where they are kept so, else once a micro-batch."""
     parallelize(model, mesh, **layout)
     opt = torch.optim.AdamW(model.parameters(), lr=1e-4)
     dp = mesh["dp"].size()
     for _ in range(steps):
-        for _ in range(sequences // micro):
-            # cut first, then distributed: a chunk of rows that lie on several devices is cut along the other dimension, which is context parallelism
-            a = distribute_batch(mesh, torch.randint(0, vocabulary, (micro * dp, context)))
-            with torch.autocast("cuda", dtype=torch.bfloat16):
-                loss = next_token_loss(model(a), a)
-            (loss * (micro / sequences)).backward()
+        with torch.autocast("cuda", dtype=torch.bfloat16) if narrow_once else contextlib.nullcontext():
+            for _ in range(sequences // micro):
+                # cut first, then distributed: a chunk of rows that lie on several devices is cut along the other dimension, which is context parallelism
+                a = distribute_batch(mesh, torch.randint(0, vocabulary, (micro * dp, context)))
+                with torch.autocast("cuda", dtype=torch.bfloat16):
+                    loss = next_token_loss(model(a), a)
+                (loss * (micro / sequences)).backward()
         opt.step()
         opt.zero_grad()
 
@@ -225,7 +228,8 @@ def cluster_row(name, hardware, mesh_shape, make, published, peak, flops=None, *
     got = flops / (s.seconds * mesh_shape[0] * mesh_shape[2] * 1e12) if flops else s.mfu * peak
     shape = f"TP {mesh_shape[2]} PP {mesh_shape[0]}"
     print(
-        f"{name:12}  {shape:10}  {published:9.0f}  {got:9.0f}  {100 * (got / published - 1):+5.0f} %  bubble {100 * s.bubble:4.1f} %  "
+        f"{name:12}  {shape:10}  {published:9.0f}  {got:9.0f}  {100 * (got / published - 1):+5.0f} %  "
+        f"while not idle {got / (1 - s.bubble):4.0f}  bubble {100 * s.bubble:4.1f} %  "
         f"exposed {100 * s.exposed:4.1f} %  step {s.seconds:.2f} s",
         flush=True,
     )
@@ -252,6 +256,7 @@ def clusters():
             micro=2 if pp == 1 else 1,
             context=2048,
             vocabulary=51200,
+            narrow_once=True,
         )
 
     models.gpt2.F.scaled_dot_product_attention = tiled

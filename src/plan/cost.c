@@ -15,7 +15,7 @@ const dt_hardware dt_hardware_plain = {
     .share = {1, 1, 1, 1, 1, 1},
     .bandwidth = 5e9,
     .overhead = 1e-6,
-    .overlap = true,
+    .overlap = 1,
     .n_levels = 1,
     .level = {{1 << 16, 1e10, 4e-7}},
 };

@@ -40,7 +40,7 @@ typedef struct dt_hardware {
     double cache_bytes, cache_bandwidth; /* operators whose operands fit are served at this; 0: no such thing */
     double overhead;                     /* seconds an operator takes however small */
     int64_t memory;                      /* bytes of a device; 0: no limit */
-    bool overlap;                        /* communication runs beside computation and takes nothing from it */
+    double overlap;                      /* of the time of communication beside computation, how much the latter goes on: 1: all, 0: it waits */
     int n_levels;
     dt_link_level level[DT_LINK_LEVELS]; /* from the inside out */
 } dt_hardware;

@@ -81,7 +81,7 @@ static int levels(PyObject *d, dt_hardware *h, bool *bad) {
 static int hardware(PyObject *d, dt_hardware *h) {
     static const char *const kinds[] = {"matmul", "conv", "winograd", "recurrent", "attention", "vector"};
     bool bad = false;
-    *h = (dt_hardware){.overlap = true};
+    *h = (dt_hardware){.overlap = 1};
     PyObject *name = PyDict_GetItemString(d, "name"), *flops = table(d, "flops", &bad), *share = table(d, "efficiency", &bad),
              *half = table(d, "half_flops", &bad);
     if (!only_known(
@@ -111,8 +111,11 @@ static int hardware(PyObject *d, dt_hardware *h) {
     h->cache_bandwidth = number(d, "cache_bandwidth", 0, &bad);
     h->overhead = number(d, "kernel_overhead", 0, &bad);
     h->memory = whole(d, "memory", 0, &bad);
-    PyObject *overlap = PyDict_GetItemString(d, "overlap");
-    if (overlap) h->overlap = PyObject_IsTrue(overlap) == 1;
+    h->overlap = number(d, "overlap", 1, &bad);
+    if (!bad && h->overlap > 1) {
+        PyErr_Format(PyExc_ValueError, "hardware: overlap is %R; true, false or a number between 0 and 1 is expected", PyDict_GetItemString(d, "overlap"));
+        return -1;
+    }
     if (!bad && levels(d, h, &bad) < 0) return -1;
     if (bad) return -1;
     if (h->flops[DT_float32] > 0 && h->vector > 0 && h->bandwidth > 0 && (h->cache_bytes <= 0 || h->cache_bandwidth > 0)) return 0;

@@ -72,6 +72,24 @@ def test_collectives(n):
         assert s.exposed == pytest.approx(1, abs=0.05)
 
 
+@pytest.mark.every_pass("virtual times and plans are those of all passes and of no further cuts")
+def test_communication_takes_from_computation():
+    """A gradient's sum beside another product: of the time that it hides, a share is lost."""
+
+    def run(overlap):
+        with torch.simulate({**HARDWARE, "memory": 0, "overlap": overlap}, devices=2) as sim:
+            mesh = torch.init_device_mesh("cuda", (2,))
+            a = torch.empty(2048, 2048, device_mesh=mesh, placements=[Replicate()])
+            p = torch.empty(2, 500, 1000, device_mesh=mesh, placements=[Shard(0)])
+            return timed(sim, lambda: (p.sum(0).redistribute(mesh, [Replicate()]), a @ a))
+
+    (free, f), (partly, p), (not_at_all, n) = run(True), run(0.75), run(False)
+    hidden = f.hidden * free
+    assert hidden > 1e-3
+    assert partly == pytest.approx(free + 0.25 * hidden, rel=1e-6) and not_at_all == pytest.approx(free + hidden, rel=1e-6)
+    assert n.hidden == pytest.approx(0, abs=1e-9) and p.hidden * partly == pytest.approx(0.75 * hidden, rel=1e-6)
+
+
 def test_same_as_real_memory():
     """The allocator and the plans are the real ones."""
 
@@ -373,6 +391,7 @@ def test_worlds_do_not_mix():
         ({"links": []}, "links"),
         ({"links": [{"bandwidth": 0}]}, "bandwidth above 0"),
         ({"efficiency": {"matmul": 0}}, "efficiency.matmul"),
+        ({"overlap": 1.5}, "overlap is 1.5; true, false or a number between 0 and 1"),
     ],
 )
 def test_bad_hardware(change, text):

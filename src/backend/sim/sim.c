@@ -455,10 +455,10 @@ static bool ready(going *g, int q, const price *y, double *at) {
 /* What a program adds to its device; free_at: when it ends. */
 static dt_sim_device account(const going *g, const price_list *l) {
     double end = fmax(g->q[0].at, g->q[1].at), exposed = g->exposed;
-    bool overlap = dt_hardware_get()->overlap;
     if (g->q[1].at > g->q[0].at) exposed += fmin(g->q[1].at - g->q[0].at, l->n[1] ? g->q[1].took[g->q[1].instr - 1] : 0);
-    if (!overlap) end += fmax(0, g->comm - exposed); /* what runs beside computation takes its time from it */
-    dt_sim_device d = {.free_at = end, .busy = g->busy, .comm = g->comm, .exposed = overlap ? exposed : g->comm, .flops = l->flops, .ideal = l->ideal};
+    double taken = (1 - dt_hardware_get()->overlap) * fmax(0, g->comm - exposed); /* what runs beside computation takes some of its time from it */
+    end += taken;
+    dt_sim_device d = {.free_at = end, .busy = g->busy, .comm = g->comm, .exposed = exposed + taken, .flops = l->flops, .ideal = l->ideal};
     memcpy(d.bytes, l->all.in, sizeof d.bytes);
     d.kernels = (uint64_t)(l->n[0] + l->n[1] - l->n_traffic);
     d.transfers = (uint64_t)l->n_traffic;
