@@ -20,6 +20,11 @@ def _info():
         mpi = f"none ({e})"
     nodes, rank, _ = _C._node_info()
     print(f"dtorch {dtorch.__version__}\nthreads {dtorch.get_num_threads()}\nMPI {mpi}\nnodes {nodes}, this is node {rank}")
+    if nodes > 1:
+        from dtorch._links import links
+
+        for kind, (seconds, rate) in links().items():
+            print(f"link to a node of {kind}: a small all-gather {seconds * 1e6:.0f} us, {rate / 1e9:.2f} GB/s beyond it")
     return 0
 
 

@@ -431,6 +431,15 @@ static PyObject *mpi_info(PyObject *m, PyObject *none) {
     return PyUnicode_FromString(text);
 }
 static PyObject *node_info(PyObject *m, PyObject *none) { return Py_BuildValue("(iii)", dt_nodes, dt_node_self, dt_node_devices); }
+static PyObject *node_hosts(PyObject *m, PyObject *none) {
+    PyObject *list = PyList_New(0);
+    for (int i = 0; list && i < dt_nodes; i++) {
+        PyObject *k = PyUnicode_FromString(dt_net_host(i));
+        if (!k || PyList_Append(list, k) < 0) Py_CLEAR(list);
+        Py_XDECREF(k);
+    }
+    return list;
+}
 /* (ranks of the nodes that are left, does the run outlive those that are not?) */
 static PyObject *nodes_left(PyObject *m, PyObject *none) {
     PyObject *list = PyList_New(0);
@@ -456,6 +465,7 @@ static PyObject *malloc_count(PyObject *m, PyObject *none) { return PyLong_FromU
 static PyMethodDef functions[] = {
     {"_mpi_info", mpi_info, METH_NOARGS, NULL},
     {"_node_info", node_info, METH_NOARGS, NULL},
+    {"_node_hosts", node_hosts, METH_NOARGS, NULL},
     {"_nodes_left", nodes_left, METH_NOARGS, NULL},
     {"_trace_start", trace_start, METH_NOARGS, NULL},
     {"_trace_stop", trace_stop, METH_NOARGS, NULL},

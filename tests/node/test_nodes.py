@@ -1,6 +1,7 @@
 """The same program over several processes: values, late errors and lost nodes. Needs mpiexec (the extra `mpi`)."""
 
 import os
+import re
 import shutil
 import signal
 import subprocess
@@ -86,6 +87,7 @@ def test_a_program_that_computes_nothing_ends(tmp_path):
     assert out.returncode == 1 and "before the first call" in out.stderr, out.stdout + out.stderr
     out = launch(3, "-m", "dtorch", "info", timeout=30)
     assert out.returncode == 0 and "nodes 3, this is node 0" in out.stdout, out.stdout + out.stderr
+    assert re.search(r"link to a node of this host: a small all-gather \d+ us, \d+\.\d\d GB/s", out.stdout), out.stdout
 
 
 def test_only_node_0_runs_the_program(tmp_path):
