@@ -19,7 +19,7 @@ import sys
 import tempfile
 
 ROOT = pathlib.Path(__file__).parents[1]
-PASSES = ("dead", "cse", "fuse", "reuse", "overlap", "cache", "order", "bucket", "replay")
+PASSES = ("dead", "cse", "fuse", "reuse", "overlap", "cache", "order", "bucket", "many", "replay")
 VARIABLES = ("DTORCH_OFF", "DTORCH_FLUSH", "DTORCH_TEST_VALUES")
 
 

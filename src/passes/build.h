@@ -46,7 +46,7 @@ typedef struct dt_step {
         in; /* views, operands, places and groups in `tmp`: the finished program has its own, or its neighbour's; operand.slot holds a storage number until the end */
     bool inplace_any, inplace_first, inplace_written;
     int first_consumer;
-    int bucket; /* collectives of one bucket meet together; -1: alone */
+    int bucket; /* collectives of one bucket meet together, kernels of one run together (many.c); -1: alone */
 } dt_step;
 
 typedef struct dt_prog {
@@ -137,6 +137,7 @@ const dt_kernel *dt_build_kernel(const dt_op *op, dt_device_type dev, const dt_k
 dt_status dt_build_cse(dt_build *b, int **same) DT_WUR;      /* cse.c; same[i]: the earlier node that node i equals, or i */
 dt_status dt_build_fuse(dt_build *b, bool **escapes) DT_WUR; /* fuse.c; escapes: per program, per storage */
 dt_status dt_build_bucket(dt_build *b) DT_WUR;               /* bucket.c */
+dt_status dt_build_many(dt_build *b, bool **escapes) DT_WUR; /* many.c, after reuse */
 dt_status dt_build_finish(dt_build *b) DT_WUR;               /* memory.c: queues, storages, slots, programs */
 
 #endif

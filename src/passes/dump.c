@@ -113,7 +113,7 @@ static void print_step(const dt_build *b, const dt_prog *p, int i, bool slots) {
         dt_str_add(&line, "  scratch ");
         (slots ? add_slot : add_storage)(p, s->in.scratch.slot, &line);
     }
-    if (s->in.kind == DT_I_COLL && s->bucket >= 0) dt_str_add(&line, "  bucket %d", s->bucket);
+    if (s->bucket >= 0) dt_str_add(&line, "  %s %d", s->in.kind == DT_I_COLL ? "bucket" : "together", s->bucket);
     if (s->in.wait) dt_str_add(&line, "  wait for %s %u", s->in.queue ? "compute" : "comm", s->in.wait);
     dt_str_add(&line, "   %%%u ", s->in.node);
     dt_dump_line(b, s, &line);

@@ -7,7 +7,7 @@
 
 #include "passes/build.h"
 
-/* After pass `name`: lower, bucket, fuse, reuse (operands are storages), plan (operands are slots, waits are set). E_INTERNAL: broken. */
+/* After pass `name`: lower, bucket, fuse, reuse, many (operands are storages), plan (operands are slots, waits are set). E_INTERNAL: broken. */
 dt_status dt_look(const dt_build *b, const char *name) DT_WUR;
 
 /* dump.c */

@@ -49,15 +49,16 @@ static bool overlaps(const dt_prog *p, int at) {
 enum { WORTH_A_SWITCH = 128 << 10 }; /* bytes a device; some 10 us of copying */
 
 /* The bucket of a step, -1: none. */
-static int bucket_of(const dt_step *s) { return s->in.kind == DT_I_COLL && s->in.coll->index >= 0 ? s->bucket : -1; }
+static int bucket_of(const dt_step *s) { return s->in.kind == DT_I_KERNEL || s->in.coll->index >= 0 ? s->bucket : -1; }
 
 /* The first and last step of the bucket that step i is in; i itself outside of buckets. */
 static void bucket_ends(const dt_prog *p, int i, int *first, int *last) {
     int k = bucket_of(&p->step[i]);
     *first = *last = i;
     if (k < 0) return;
-    while (*first > 0 && bucket_of(&p->step[*first - 1]) == k) --*first;
-    while (*last + 1 < p->n_step && bucket_of(&p->step[*last + 1]) == k) ++*last;
+    const uint8_t kind = p->step[i].in.kind;
+    while (*first > 0 && p->step[*first - 1].in.kind == kind && bucket_of(&p->step[*first - 1]) == k) --*first;
+    while (*last + 1 < p->n_step && p->step[*last + 1].in.kind == kind && bucket_of(&p->step[*last + 1]) == k) ++*last;
 }
 
 /* Bytes that all parties together are likely to move: of an exchange only the devices know, so even routing is assumed. */
@@ -481,10 +482,10 @@ static dt_status emit_program(finish *f, int prog, dt_program *out) {
         out->instr[q] = DT_ARENA_ARRAY(b->arena, dt_instr, total[q] + 1);
         if (!out->instr[q]) return no_memory();
     }
-    for (int i = 0, head = -1; i < p->n_step; i++) {
+    for (int i = 0, head = -1, first = 0, end = -1; i < p->n_step; i++) {
         dt_instr *s = &p->step[i].in;
-        int q = s->queue, count = out->n_instr[q] + 1, first, end;
-        bucket_ends(p, i, &first, &end);
+        int q = s->queue, count = out->n_instr[q] + 1;
+        if (i > end) bucket_ends(p, i, &first, &end);
         waits(p, s, first, last);
         for (int k = 0; k < s->n_in + s->n_out; k++) touched(p, s->operand[k].slot, q, k >= s->n_in, last, count);
         touched(p, s->scratch.slot, q, true, last, count);
@@ -547,6 +548,10 @@ dt_status dt_build_finish(dt_build *b) {
     lifetimes(&f);
     for (int q = 0; q < b->n_prog && dt_options_get()->reuse; q++) reuse(&f, q);
     DT_TRY(dt_look(b, "reuse"));
+    if (dt_options_get()->many) {
+        DT_TRY(dt_build_many(b, f.escapes));
+        DT_TRY(dt_look(b, "many"));
+    }
     p->program = DT_ARENA_ARRAY(b->arena, dt_program, b->n_prog + 1);
     if (!p->program) return no_memory();
     p->n_programs = b->n_prog;

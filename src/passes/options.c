@@ -22,6 +22,7 @@ static const struct {
     {"dead", offsetof(dt_options, dead)},   {"cse", offsetof(dt_options, cse)},         {"fuse", offsetof(dt_options, fuse)},
     {"reuse", offsetof(dt_options, reuse)}, {"overlap", offsetof(dt_options, overlap)}, {"cache", offsetof(dt_options, cache)},
     {"order", offsetof(dt_options, order)}, {"bucket", offsetof(dt_options, bucket)},   {"replay", offsetof(dt_options, replay)},
+    {"many", offsetof(dt_options, many)},
 };
 
 static dt_status switch_off(const char *name, size_t n) {
@@ -30,7 +31,7 @@ static dt_status switch_off(const char *name, size_t n) {
             *(bool *)((char *)&options + passes[i].offset) = false;
             return DT_OK;
         }
-    return dt_fail(DT_E_VALUE, "DTORCH_OFF: '%.*s' is not a pass: dead, cse, fuse, reuse, overlap, cache, order, bucket, replay are", (int)n, name);
+    return dt_fail(DT_E_VALUE, "DTORCH_OFF: '%.*s' is not a pass: dead, cse, fuse, reuse, overlap, cache, order, bucket, many, replay are", (int)n, name);
 }
 
 static dt_status read_number(const char *name, uint32_t *out) {
@@ -66,8 +67,8 @@ static dt_status read_dump(void) {
 }
 
 dt_status dt_options_load(void) {
-    options =
-        (dt_options){.dead = true, .cse = true, .bucket = true, .fuse = true, .reuse = true, .overlap = true, .cache = true, .order = true, .replay = true};
+    options = (dt_options){
+        .dead = true, .cse = true, .bucket = true, .fuse = true, .reuse = true, .overlap = true, .cache = true, .order = true, .many = true, .replay = true};
     const char *off = getenv("DTORCH_OFF");
     while (off && *off) {
         size_t n = strcspn(off, ", ");

@@ -1,6 +1,6 @@
 /* Switches of the engine, read once from the environment when it starts. Every one is neutral: values are bitwise the same either way.
  *
- *   DTORCH_OFF=fuse,cse      names of passes to leave out: dead, cse, fuse, reuse, overlap, cache, order, bucket, replay
+ *   DTORCH_OFF=fuse,cse      names of passes to leave out: dead, cse, fuse, reuse, overlap, cache, order, bucket, many, replay
  *   DTORCH_FLUSH=N           cut the stream at random, after N calls on average, besides the usual places
  *   DTORCH_EVICT=N           before each dispatch, take the memory of one in N values that can be made again (controller/remat.h)
  *   DTORCH_VERIFY=1          check what must hold after each pass (passes/verify.c); always in builds with -Dverify=true
@@ -16,6 +16,7 @@ typedef struct dt_options {
     bool dead;    /* leave out calls whose results nobody names */
     bool cse;     /* calls that are equal are computed once */
     bool bucket;  /* collectives move, and small ones meet together */
+    bool many;    /* small kernels of a kind share the team */
     bool fuse;    /* elementwise calls work tile by tile */
     bool reuse;   /* results take over the memory of inputs that die */
     bool overlap; /* collectives run beside compute */

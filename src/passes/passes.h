@@ -12,6 +12,7 @@
  *     exchange.c  rows to the devices of their experts
  *   bucket.c    where collectives stand, and which meet together
  *   fuse.c      elementwise steps -> fused groups
+ *   many.c      small kernels of a kind in groups that a team divides
  *   memory.c    storages -> slots and arena offsets, in-place reuse
  *
  * Controller thread only. */

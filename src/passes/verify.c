@@ -1,7 +1,7 @@
 /* What must hold after each pass, checked independently of how the passes achieve it. See look.h.
  *
  *   always           operands name storages of their program; views lie inside their storages; nothing is read before a step has written it;
- *                    fused groups agree with their operands; collectives of one bucket stand together
+ *                    fused groups agree with their operands; collectives of one bucket stand together; kernels that run together do not depend on each other
  *   reuse            a storage whose memory another one took over is not read any more; inputs that may not be overwritten are not
  *   plan             temporaries alive at the same time do not overlap; a step that touches memory comes after all that touched it before and
  *                    conflict with it: earlier on its own queue, or waited for; every result has been written
@@ -73,6 +73,22 @@ static dt_status check_bucket(const check *c) {
     return DT_OK;
 }
 
+/* Members of a group of kernels run at the same time: none touches what an earlier one writes, or writes what an earlier one touches. */
+static dt_status check_many(const check *c) {
+    const dt_instr *in = &c->p->step[c->at].in;
+    if (in->kind != DT_I_KERNEL || c->p->step[c->at].bucket < 0) return DT_OK;
+    for (int i = c->at - 1; i >= 0 && c->at - i < 64; i--) { /* a window: all pairs of thousands would take seconds */
+        const dt_instr *a = &c->p->step[i].in;
+        if (a->kind != DT_I_KERNEL || c->p->step[i].bucket != c->p->step[c->at].bucket) break;
+        if (a->fn != in->fn) return BROKEN(c, "it runs together with step %d, another kernel", i);
+        for (int k = 0; k < in->n_in + in->n_out; k++)
+            for (int o = k < in->n_in ? a->n_in : 0; o < a->n_in + a->n_out; o++)
+                if (in->operand[k].slot >= 0 && a->operand[o].slot >= 0 && root_of(c->p, in->operand[k].slot) == root_of(c->p, a->operand[o].slot))
+                    return BROKEN(c, "it runs together with step %d, on which it depends", i);
+    }
+    return DT_OK;
+}
+
 /* tenant: by root, the storage whose value lies in that memory now; -1 nobody has written it. */
 static dt_status check_step(const check *c, int *tenant) {
     const dt_instr *in = &c->p->step[c->at].in;
@@ -90,6 +106,7 @@ static dt_status check_step(const check *c, int *tenant) {
             return BROKEN(c, "it reads storage %d, %s", st, tenant[r] < 0 ? "which nobody has written" : "whose memory another one has taken over");
     }
     if (in->fused) DT_TRY(check_group(c));
+    DT_TRY(check_many(c));
     return check_bucket(c);
 }
 
@@ -147,7 +164,7 @@ static uint32_t waits_for(const dt_prog *p, int at) {
     uint32_t wait = p->step[at].in.wait;
     for (int i = at + 1; i < p->n_step; i++) {
         const dt_step *a = &p->step[i - 1], *s = &p->step[i];
-        if (a->in.kind != DT_I_COLL || s->in.kind != DT_I_COLL || a->bucket < 0 || a->bucket != s->bucket) break;
+        if (a->in.kind != s->in.kind || a->bucket < 0 || a->bucket != s->bucket) break;
         if (s->in.wait > wait) wait = s->in.wait;
     }
     return wait;

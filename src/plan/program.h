@@ -126,7 +126,7 @@ typedef struct dt_instr {
     uint16_t n_in, n_out;
     uint32_t node; /* which node of the subgraph: its site is a binding of the run */
     uint32_t wait; /* instructions of the other queue that must be done */
-    uint32_t also; /* a bucket of collectives: this many instructions behind this one run together with it */
+    uint32_t also; /* a bucket of collectives, or of kernels: this many instructions behind this one run together with it */
     dt_kernel_fn fn;
     dt_kctx ctx;         /* views point to `view` */
     dt_view *view;       /* (n_in + n_out,) */

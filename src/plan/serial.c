@@ -501,14 +501,16 @@ static dt_status put_program(dt_wire *w, const dt_program *p) {
     }
     return DT_OK;
 }
-/* A bucket is a run of collectives that others meet, within the queue. */
+/* A bucket is a run of collectives that others meet, or of kernels, within the queue. */
 static dt_status check_buckets(const dt_program *p, int q) {
     for (int i = 0; i < p->n_instr[q]; i++) {
         uint32_t also = p->instr[q][i].also;
         if (also >= (uint32_t)(p->n_instr[q] - i)) return bad("a bucket of collectives");
         for (uint32_t k = 0; also && k <= also; k++) {
             const dt_instr *s = &p->instr[q][(uint32_t)i + k];
-            if (s->kind != DT_I_COLL || s->coll->index < 0 || !dt_coll_meet_alike(s->coll, p->instr[q][i].coll)) return bad("a bucket of collectives");
+            if (s->kind == DT_I_KERNEL && p->instr[q][i].kind == DT_I_KERNEL && q == 0) continue;
+            if (s->kind != DT_I_COLL || p->instr[q][i].kind != DT_I_COLL || s->coll->index < 0 || !dt_coll_meet_alike(s->coll, p->instr[q][i].coll))
+                return bad("a bucket of collectives");
         }
     }
     return DT_OK;

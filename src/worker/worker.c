@@ -125,7 +125,7 @@ static bool lookups_fine(dt_worker *w, dt_run_part *p, const dt_instr *s) {
     return false;
 }
 
-static void run_kernel(dt_worker *w, dt_run_part *p, dt_instr *s) {
+static void run_kernel(dt_worker *w, dt_run_part *p, dt_instr *s, dt_team *team) {
     dt_error_t *e = input_error(p, s);
     if (DT_LIKELY(!e)) {
         for (int k = 0; k < s->n_in + s->n_out; k++) s->view[k].data = address(p, s->operand[k]);
@@ -134,7 +134,7 @@ static void run_kernel(dt_worker *w, dt_run_part *p, dt_instr *s) {
             return;
         }
         s->ctx.scratch = address(p, s->scratch);
-        s->ctx.team = w->team;
+        s->ctx.team = team;
         dt_status status = s->fn(&s->ctx);
         if (DT_LIKELY(status == DT_OK)) return;
         e = dt_error_new(status, p->run->site[s->node], dt_op_name(s->ctx.op), dt_error_message());
@@ -145,6 +145,45 @@ static void run_kernel(dt_worker *w, dt_run_part *p, dt_instr *s) {
         dt_error_ref(e);
     for (int k = 0; k < s->n_out; k++) set_error(p, s->operand[s->n_in + k].slot, dt_error_ref(e));
     dt_error_unref(e);
+}
+
+/* Small kernels that do not depend on each other (passes/many.c): s and the s->also instructions behind it. Neighbours are a task until there is as
+ * much to do as waking another thread is worth; each kernel runs on one thread. */
+typedef struct together {
+    dt_worker *w;
+    dt_run_part *p;
+    dt_instr *s;
+    const uint16_t *first; /* of each task, and one behind the last */
+} together;
+enum { TASK_ELEMENTS = 16384, MOST_TOGETHER = 4096 };
+
+static void run_some(void *arg, int64_t t) {
+    const together *g = arg;
+    for (int i = g->first[t]; i < g->first[t + 1]; i++) run_kernel(g->w, g->p, g->s + i, NULL);
+}
+
+static void run_together(dt_worker *w, dt_run_part *p, dt_instr *s) {
+    uint16_t first[MOST_TOGETHER + 1];
+    int n = (int)s->also + 1, tasks = 0;
+    if (n > MOST_TOGETHER || dt_team_size(w->team) < 2) {
+        for (int i = 0; i < n; i++) run_kernel(w, p, s + i, w->team);
+        return;
+    }
+    int64_t filled = TASK_ELEMENTS;
+    for (int i = 0; i < n; i++) {
+        int64_t some = dt_view_numel(&s[i].view[s[i].n_in]) + 512; /* what a call costs besides */
+        if (filled + some / 2 > TASK_ELEMENTS) {
+            first[tasks++] = (uint16_t)i;
+            filled = 0;
+        }
+        filled += some;
+    }
+    first[tasks] = (uint16_t)n;
+    together g = {w, p, s, first};
+    if (tasks > 1)
+        dt_team_run(w->team, run_some, &g, tasks);
+    else
+        run_some(&g, 0);
 }
 
 /* A one-sided transfer: inputs by number, nobody to meet. */
@@ -233,8 +272,10 @@ static void run_queue(dt_worker *w, dt_run_part *p, int q) {
         i += 1 + (int)s->also;
         if (s->wait) await_queue(p, !q, s->wait);
         uint64_t begin = dt_tracing() ? dt_trace_now() : 0;
-        if (s->kind == DT_I_KERNEL)
-            run_kernel(w, p, s);
+        if (s->kind == DT_I_KERNEL && s->also)
+            run_together(w, p, s);
+        else if (s->kind == DT_I_KERNEL)
+            run_kernel(w, p, s, w->team);
         else if (s->also)
             run_bucket(w, p, s);
         else

@@ -1,5 +1,9 @@
 """Optimisers' steps over many tensors: of any placements and dtypes, each element as if its tensor were alone."""
 
+import os
+import subprocess
+import sys
+
 import dtorch as torch
 import numpy as np
 import pytest
@@ -123,3 +127,55 @@ def test_clipping_scales_every_gradient_once():
     norm = float(torch.nn.utils.clip_grad_norm_(params, 1.0))
     for p, g in zip(params, before, strict=True):
         assert np.allclose(p.grad.full_tensor().to(torch.float64).numpy(), g / norm, rtol=1e-2 if p.dtype == torch.bfloat16 else 1e-5)
+
+
+# ---- many small kernels together (passes/many.c)
+SCRIPT = """
+import hashlib, sys
+sys.path.insert(0, {here!r})
+import numpy as np
+import dtorch as torch
+from dtorch import init_device_mesh
+from test_optimizers import ALL, train, values
+torch.set_num_threads(2)
+digest = hashlib.sha256()
+for name, options in ALL:
+    for mesh in (None, init_device_mesh("cpu", (3,))):
+        for x in train(name, options, mesh, steps=3, copies=9):
+            digest.update(x.tobytes())
+# one gradient for two parameters, views of one base, a parameter twice in a row, results that are read in between
+base = values((40, 30), "float32", 1)
+grad = values((20, 30), "float32", 2)
+params = [torch.nn.Parameter(base[:20].clone()), torch.nn.Parameter(base[20:].clone())]
+for p in params:
+    p.grad = grad
+with torch.no_grad():
+    for optimizer in (torch.optim.SGD(params, lr=0.1), torch.optim.AdamW(params, lr=0.1)):
+        for _ in range(3):
+            optimizer.step()
+            optimizer.step()
+            grad.mul_(params[0])
+            base[:20].mul_(params[1])
+            base[5:25].add_(1.0)
+            base[1].copy_(base[2])
+for x in (base, grad, *params):
+    digest.update(x.detach().numpy().tobytes())
+print(digest.hexdigest())
+"""
+
+
+def run(**env):
+    code = SCRIPT.format(here=os.path.dirname(__file__))
+    out = subprocess.run([sys.executable, "-c", code], env={**os.environ, **env}, capture_output=True, text=True, timeout=300)
+    assert out.returncode == 0, out.stderr
+    return out.stdout
+
+
+def test_kernels_together_give_the_same_bits(tmp_path):
+    """Every optimiser, plain and on three devices, each pass verified; and groups were formed."""
+    want = run(DTORCH_OFF="many", DTORCH_VERIFY="1")
+    assert run(DTORCH_OFF="", DTORCH_VERIFY="1", DTORCH_DUMP=str(tmp_path)) == want
+    assert run(DTORCH_OFF="", DTORCH_FLUSH="7") == want
+    texts = [f.read_text() for f in tmp_path.glob("*.txt")]
+    assert any(text.count("together") > 8 for text in texts)
+    assert run(DTORCH_OFF="fuse,reuse") == want

@@ -123,7 +123,7 @@ print(digest.hexdigest())
 """
 
 VARIANTS = [
-    {"DTORCH_OFF": "fuse"}, {"DTORCH_OFF": "cse"}, {"DTORCH_OFF": "dead"}, {"DTORCH_OFF": "reuse"}, {"DTORCH_OFF": "overlap"}, {"DTORCH_OFF": "cache"}, {"DTORCH_OFF": "bucket"}, {"DTORCH_OFF": "replay"},
+    {"DTORCH_OFF": "fuse"}, {"DTORCH_OFF": "cse"}, {"DTORCH_OFF": "dead"}, {"DTORCH_OFF": "reuse"}, {"DTORCH_OFF": "overlap"}, {"DTORCH_OFF": "cache"}, {"DTORCH_OFF": "bucket"}, {"DTORCH_OFF": "many"}, {"DTORCH_OFF": "replay"},
     {"DTORCH_OFF": "dead,cse,bucket,fuse,reuse,overlap,cache", "DTORCH_FLUSH": "1"}, {"DTORCH_FLUSH": "3"}, {"DTORCH_FLUSH": "20"},
     {"DTORCH_EVICT": "1"}, {"DTORCH_EVICT": "3", "DTORCH_FLUSH": "10"},
 ]  # fmt: skip
