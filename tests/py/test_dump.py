@@ -50,7 +50,7 @@ def test_text(dumps):
     texts = of_kind(dumps, "txt")
     for t in texts:
         assert re.findall(r"^== (.*) ==$", t, re.M) == [
-            "as recorded; dead calls are marked", "after lower", "after bucket", "after fuse", "after reuse", "the plan",
+            "as recorded; dead calls are marked", "after lower", "after bucket", "after fuse", "after reuse", "after many", "the plan",
         ]  # fmt: skip
         calls = int(re.match(r"subgraph \d+: (\d+) calls", t)[1])
         assert len(re.findall(r"^%\d+( \(dead\))? = ", t, re.M)) == calls
