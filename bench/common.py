@@ -18,6 +18,8 @@ import numpy as np
 
 framework = os.environ.get("FRAMEWORK", "dtorch")
 is_dtorch, is_jax = framework == "dtorch", framework == "jax"
+if is_jax and os.environ.get("OMP_NUM_THREADS") and hasattr(os, "sched_setaffinity"):  # nothing else keeps XLA from using every core
+    os.sched_setaffinity(0, sorted(os.sched_getaffinity(0))[: int(os.environ["OMP_NUM_THREADS"])])
 torch = None if is_jax else importlib.import_module("torch" if framework == "compile" else framework)
 
 
