@@ -3,7 +3,7 @@
 #
 #     sudo PYTHON=python MPIEXEC=mpiexec tests/cluster/netns.sh [--bench]
 #
-# A training run; then collectives over three ranks on three hosts and six ranks on three hosts, two of which share memory, which must give the bits of one
+# A training run; then collectives, and exchanges of experts' rows, over three ranks on three hosts and six ranks on three hosts, two of which share memory, which must give the bits of one
 # process. --bench: all-reduces beside MPI's own, and what each host sent.
 # Needs root, ip (iproute2) and MPICH's launcher, whose agents this script starts in the namespaces (instead of by ssh) through a launcher
 # program that it writes. Exit status 77 (skipped) when something is missing; 0 when the training run over three "hosts" gives the losses of one process,
@@ -66,11 +66,13 @@ echo "exit $rc; host 2 sent ${sent:-?} bytes over its interface"
 [ $rc = 0 ] || { tail -5 "$W/err"; exit 1; }
 [ "$(cut -d' ' -f1-5 "$W/one")" = "$(cut -d' ' -f1-5 "$W/three")" ] && [ "$(cut -d' ' -f5- "$W/three")" = "599999 3" ] && [ "${sent:-0}" -gt 500000 ] || exit 1
 
-DTORCH_NODES=1 "$PYTHON" "$ROOT/tests/cluster/bits.py" 6 > "$W/one" || exit 1
-for each in 1 2; do
-    timeout 120 $LAUNCH $H.1:$each,$H.2:$each,$H.3:$each -n $((3 * each)) "$PYTHON" "$ROOT/tests/cluster/bits.py" 6 > "$W/three" 2> "$W/err" || { tail -5 "$W/err"; exit 1; }
-    cmp <(head -3 "$W/one") <(head -3 "$W/three") || exit 1
-    tail -1 "$W/three" | { read -r nodes _ received read; echo "$nodes ranks on 3 hosts: the bits of one process; rank 0 received $received bytes, read $read"; }
+for what in bits rows; do
+    DTORCH_NODES=1 "$PYTHON" "$ROOT/tests/cluster/$what.py" 6 > "$W/one" || exit 1
+    for each in 1 2; do
+        timeout 120 $LAUNCH $H.1:$each,$H.2:$each,$H.3:$each -n $((3 * each)) "$PYTHON" "$ROOT/tests/cluster/$what.py" 6 > "$W/three" 2> "$W/err" || { tail -5 "$W/err"; exit 1; }
+        cmp <(head -n -1 "$W/one") <(head -n -1 "$W/three") || exit 1
+        tail -1 "$W/three" | { read -r nodes _ received read; echo "$what: $nodes ranks on 3 hosts: the bits of one process; rank 0 received $received bytes, read $read"; }
+    done
 done
 if [ "${1:-}" = --bench ]; then
     for each in 1 2; do

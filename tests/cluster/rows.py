@@ -1,7 +1,7 @@
-"""`python rows.py DEVICES`: exchanges of rows of experts, forwards and back: uneven, empty, all to one expert, more and fewer experts than devices, several
-buffers a
-device. Prints a line of hashes, a line of what comm_report counted, then how many nodes there are, the most bytes that were in flight, the bytes that
-came from other nodes and those that were read of their memory."""
+"""`python rows.py DEVICES`: exchanges of rows of experts, forwards and back: uneven, empty, all to one expert, more and fewer experts than devices.
+
+Prints a line of hashes, a line of what comm_report counted, then how many nodes there are, the most bytes that were in flight, the bytes that came
+from other nodes and those that were read of their memory."""
 
 import hashlib
 import sys

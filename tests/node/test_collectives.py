@@ -58,6 +58,33 @@ def test_rows_of_experts_go_between_nodes(one_process, nodes, devices, shared, c
     same_as_one_process(one_process, "rows.py", nodes, devices, shared, chunk, mpiexec)
 
 
+@pytest.mark.parametrize("shared", [0, 1])
+def test_an_error_stays_in_its_group(tmp_path, shared):
+    """Of two groups that span the nodes one has a part that failed: the other one's parts are there, small and in chunks."""
+    out = program(
+        """
+        import dtorch
+        from dtorch import Replicate, Shard, distribute_tensor, init_device_mesh
+        mesh = init_device_mesh("cpu", (2, 2))                         # along dimension 0 from node to node
+        table = distribute_tensor(dtorch.arange(3.), mesh, [Replicate(), Replicate()])
+        for n in (1, 60000):
+            i = dtorch.ones(2, 2 * n, dtype=dtorch.int64)
+            i[1, -1] = 7                                               # the last device's, out of range
+            part = table[distribute_tensor(i, mesh, [Shard(0), Shard(1)])]
+            whole = part.redistribute(mesh, [Replicate(), Shard(1)])
+            for k in range(4):
+                try:
+                    print(whole.to_local(k).sum().item() == 2 * n)
+                except IndexError as e:
+                    print("program.py:9" in str(e) and "failed")
+        """,
+        tmp_path,
+        env={"DTORCH_NODE_SHARED": str(shared), "DTORCH_NODE_CHUNK": "4096"},
+    )
+    assert out.returncode == 0, out.stderr
+    assert out.stdout.split() == ["True", "failed"] * 4, out.stdout
+
+
 def test_computation_goes_on_beside_a_collective(tmp_path):
     out = program(
         """
