@@ -1,6 +1,7 @@
 """What a plain loop over micro-batches costs on p stages: virtual time against theory, and the clock on the wall.
 
 python bench/pipeline.py            # virtual: bubble and activations in flight for several p and m
+python bench/pipeline.py --models   # idle shares of language models on simulated H100s, plain, with activations made again, with tied weights
 python bench/pipeline.py --wall     # seconds of a step on two stages of one thread each, interleaved and in the order of the stream
 """
 
@@ -12,8 +13,9 @@ import sys
 import time
 
 import dtorch
-from dtorch import init_device_mesh, nn
-from dtorch.distributed.pipelining import pipeline, schedule
+from dtorch import init_device_mesh, models, nn
+from dtorch.distributed.pipelining import least_bubble, pipeline, schedule
+from dtorch.utils.checkpoint import checkpoint
 
 
 def model(stages, wide, layers=2):
@@ -51,6 +53,51 @@ def virtual():
             print(got)
 
 
+def language(kind, stages, layers=2):
+    if kind == "tied":
+        made = models.GPT2(models.GPT2Config(vocab_size=4096, n_positions=2048, n_embd=2048, n_layer=layers * stages, n_head=16))
+    else:
+        shape = dict(hidden_size=2048, intermediate_size=7168, num_hidden_layers=layers * stages, num_attention_heads=16)
+        made = models.Llama(models.LlamaConfig(vocab_size=512, **shape))
+    for block in made.layers if kind == "again" else ():
+        block.forward = lambda *args, _block=block: checkpoint(type(_block).forward, _block, *args, use_reentrant=False)
+    return made
+
+
+def simulated(kind, stages, micro):
+    """The second step, and the most micro-batches that any stage holds."""
+    with dtorch.simulate({**dtorch._simulate.load_hardware("h100-8x"), "memory": 0}, devices=stages) as sim:
+        mesh = init_device_mesh("cuda", (stages,), mesh_dim_names=("pp",))
+        made = language(kind, stages)
+        models.parallelize(made, mesh)
+        for _ in range(2):
+            sim.step()
+            schedule()
+            for _ in range(micro):
+                a = models.distribute_batch(mesh, dtorch.randint(0, 512, (1, 2048)))
+                with dtorch.autocast("cuda", dtype=dtorch.bfloat16):
+                    loss = models.next_token_loss(made(a), a)
+                (loss / micro).backward()
+            held = schedule().in_flight()
+            sim.step()
+        for block in made.layers if kind == "again" else ():
+            del block.forward  # a circle
+    return sim.report().steps[-1], held
+
+
+def of_models():
+    print("stages  micro-batches  model  idle  least  with transfers  (p-1)/(m+p-1)  held at most")
+    for kind in ("plain", "again", "tied"):
+        for p in (2, 3, 4, 8, 16):
+            for m in (p, 2 * p, 4 * p):
+                step, held = simulated(kind, p, m)
+                work = [a + b for a, b in zip(step.device_busy, step.device_exposed)]
+                least, moved = least_bubble(step.device_busy, m), least_bubble(work, m)
+                formula = (p - 1) / (m + p - 1)
+                print(f"{p:6}  {m:13}  {kind}  {step.bubble:.3f}  {least:.3f}  {moved:.3f}  {formula:.3f}  {max(held.values())}", flush=True)
+                assert all(h <= p - i for i, h in held.items())
+
+
 def seconds(stages, micro, wide=1024, rows=256, times=7):
     dtorch.set_num_threads(stages)  # one each
     made = model(stages, wide)
@@ -80,11 +127,14 @@ def wall():
 if __name__ == "__main__":
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--wall", action="store_true")
+    parser.add_argument("--models", action="store_true")
     parser.add_argument("--one", type=int)
     options = parser.parse_args()
     if options.one:
         print(seconds(2, options.one))
     elif options.wall:
         wall()
+    elif options.models:
+        of_models()
     else:
         virtual()

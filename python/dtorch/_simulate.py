@@ -88,7 +88,7 @@ class _Snapshot:
 class SimulatedStep:
     """One step: virtual seconds, shares of all devices' time, bytes received by link level, real seconds of processor time.
 
-    ``device_busy``: (devices,) virtual seconds in which each ran kernels.
+    ``device_busy``: (devices,) virtual seconds in which each ran kernels; ``device_exposed``: in which its kernels waited for its transfers.
     """
 
     seconds: float
@@ -104,6 +104,7 @@ class SimulatedStep:
     plans_built: int
     calls: int
     device_busy: list
+    device_exposed: list
 
 
 @dataclass
@@ -297,6 +298,7 @@ def _between(a, b, levels):
         plans_built=b.plans - a.plans,
         calls=b.nodes - a.nodes,
         device_busy=[y[1] - x[1] for x, y in zip(a.rows, b.rows)],
+        device_exposed=[y[3] - x[3] for x, y in zip(a.rows, b.rows)],
     )
 
 

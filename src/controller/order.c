@@ -39,7 +39,7 @@
 #include "passes/options.h"
 
 /* The window holds as many micro-batches as there are stages, or their forwards cannot all be open: 16 stages of 8 layers, each cut into 15 segments and more. */
-enum { WINDOW = SEGMENTS / 2, ABSORB_MAX = 64, NODES_PENDING = 1 << 21, QUIET_CALLS = 4000 };
+enum { WINDOW = SEGMENTS / 2, ABSORB_MAX = 64, NODES_PENDING = 1 << 21, QUIET_CALLS = 32, QUIET_STEPS = 3, MANY_CALLS = 32000 };
 
 static uint32_t oldest = 1;                                     /* pending ones have ids in [oldest, next) */
 static segment *open_main, *open_free, *open_side, *open_after; /* being recorded */
@@ -58,7 +58,8 @@ static int nodes_pending;
 static double base_time, latest; /* of the virtual clock, which begins anew at each flush: seconds before that; the last end since */
 typedef struct mode {
     bool on, switched; /* switched: since the flush */
-    uint64_t calls_since_switch;
+    uint64_t calls;    /* since the flush, or the last switch */
+    uint32_t quiet;    /* how many flushes in a row ended so many calls on one mesh */
     const dt_mesh *last_mesh;
 } mode;
 static mode now, outside; /* outside: of what a simulation interrupts */
@@ -544,16 +545,16 @@ void dt_order_cut(uint32_t id) {
 
 bool dt_order_active(const dt_mesh *m) {
     if (!dt_options_get()->order) return false;
-    now.calls_since_switch++;
+    now.calls++;
     if (m->ndim && m != now.last_mesh) {
         if (now.last_mesh) {
             if (!now.on) dt_engine_dispatch();
-            now.calls_since_switch = 0;
+            now.calls = 0;
             now.on = now.switched = true;
         }
         now.last_mesh = m;
     }
-    if (DT_UNLIKELY(now.on && now.calls_since_switch > 8 * QUIET_CALLS) && !ghosts.on) dt_engine_dispatch(); /* one mesh, and no read */
+    if (DT_UNLIKELY(now.on && now.calls > MANY_CALLS) && !ghosts.on) dt_engine_dispatch(); /* one mesh, and no read */
     return now.on;
 }
 
@@ -578,8 +579,11 @@ void dt_order_flush(void) {
     stay_run = 0;
     while (commit_next(false) || commit_next(true)) {}
     settle(latest);
-    if (!now.switched && now.calls_since_switch > QUIET_CALLS) now.on = false;
+    if (now.switched) now.quiet = 0;
+    if (!now.switched && now.calls >= QUIET_CALLS) now.quiet++;
+    if (now.quiet >= QUIET_STEPS) now.on = false; /* another program: its chunks are replayed (repeat.c) */
     now.switched = false;
+    now.calls = 0;
 }
 
 void dt_order_sim(bool begin) {
@@ -602,7 +606,7 @@ void dt_order_replayed(const dt_order_state *from, const dt_order_commit *c) {
 
 void dt_order_skip(uint32_t n_segments, double seconds, uint32_t n_calls, const dt_mesh *mesh, bool switched) {
     now.switched |= switched || (mesh && mesh != now.last_mesh);
-    now.calls_since_switch = now.switched ? 0 : now.calls_since_switch + n_calls;
+    now.calls = now.switched ? 0 : now.calls + n_calls;
     if (mesh) now.last_mesh = mesh;
     dt_the_window.next += n_segments;
     settle(seconds);

@@ -10,8 +10,7 @@
  * is compared:
  *   record of a call   as in a chunk (repeat.c)
  *   at a commit        its results that the client must have dropped, or must name still; what it may overwrite of the memory that it reads
- * So a round that is replayed does the same in the same order. Only what was learnt about openers could make another order later; such rounds are not kept, nor are
- * those in which something was dispatched because time passed.
+ * So a round that is replayed does the same in the same order. Rounds in which something was dispatched because time passed are not kept.
  *
  * A mismatch: another script that agrees with all that was taken and committed may go on. Otherwise everything taken is recorded the usual way after all. What was
  * committed becomes ghosts: segments that count for the order, their clocks, openers and limits, with nothing left to run. So the rest of the round is ordered as if nothing

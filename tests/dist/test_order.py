@@ -4,8 +4,10 @@ import os
 import subprocess
 import sys
 
+import dtorch
 import pytest
-from dtorch.distributed.pipelining import least_bubble
+from dtorch import nn
+from dtorch.distributed.pipelining import least_bubble, pipeline, schedule
 
 PROGRAMS = r"""
 import gc
@@ -126,6 +128,22 @@ def test_programs_before_change_nothing():
         for line in said(names):
             assert line == first.setdefault(line.split()[0], line)
     assert len(set(first.values())) == len(NAMES)
+
+
+def test_one_mesh_after_several_is_a_program_of_its_own():
+    """After three steps on one mesh nothing goes to segments any more, and what is recorded is replayed in chunks; a change of mesh brings the order back."""
+    mesh = dtorch.init_device_mesh("cpu", (2,), mesh_dim_names=("pp",))
+    made = pipeline(nn.Sequential(nn.Linear(8, 8), nn.Linear(8, 8)), mesh["pp"], [1, 1])
+    alone = nn.Sequential(*[nn.Linear(8, 8) for _ in range(8)])
+
+    def ordered(model):
+        schedule()
+        model(dtorch.ones(3, 8)).square().mean().backward()
+        return len(schedule()) > 0
+
+    assert ordered(made) and ordered(made)
+    assert [ordered(alone) for _ in range(6)] == [True] * 3 + [False] * 3
+    assert ordered(made) and ordered(alone)
 
 
 def test_least_bubble():
