@@ -54,18 +54,20 @@ static inline void OF(fetch_rows)(int64_t rows, int64_t k, const T *a, int64_t a
 }
 
 /* C (m, n) (+)= A (m, k) panel, and while that is multiplied, what comes next is fetched: A's and C's next rows, the next panel's source. Where A's columns
- * lie apart, each is fetched shortly before it is needed: they may all be in one set of the cache. `b`, if not NULL, is what the panel is to be
+ * lie apart, each is fetched shortly before it is needed: they may all be in one set of the cache. (With narrower vectors A is read too often
+ * for that to pay.) `b`, if not NULL, is what the panel is to be
  * packed from, by the first rows that need it. */
 static void OF(panel_rows)(int64_t m, int64_t n, int64_t k, const T *a, int64_t ars, int64_t acs, const T *b, int64_t ldb, T *panel, T *c, int64_t ldc,
                            bool add, OF(source) next) {
-    bool fetch = k >= 96, columns = ars == 1 && acs != 1 && n == OF(MICRO_NR) && k >= 2 * OF(MICRO_STEPS);
+    bool fetch = k >= 96, columns = MICRO_BYTES == 64 && ars == 1 && acs != 1 && n == OF(MICRO_NR) && k >= 2 * OF(MICRO_STEPS);
     int64_t part = OF(MICRO_NR) * k / OF(LINE) * MICRO_MR / m + 1;
     for (int64_t i = 0; i < m; i += MICRO_MR) {
         int64_t rows = m - i < MICRO_MR ? m - i : MICRO_MR, left = m - i - rows, after = left < MICRO_MR ? left : MICRO_MR;
         if (fetch && after > 0) {
             for (int64_t r = i + rows; r < i + rows + after; r++)
                 for (int64_t j = 0; j < n; j += OF(LINE)) __builtin_prefetch(c + r * ldc + j, 1, 3);
-            if (!columns || acs * (int64_t)sizeof(T) % 1024 != 0) OF(fetch_rows)(after, k, a + (i + rows) * ars, ars, acs);
+            if (columns ? acs * (int64_t)sizeof(T) % 1024 != 0 : ars != 1 || acs * (int64_t)sizeof(T) % 4096 != 0)
+                OF(fetch_rows)(after, k, a + (i + rows) * ars, ars, acs);
         }
         if (fetch) OF(fetch)(&next, part);
         const T *ai = a + i * ars;
@@ -88,7 +90,7 @@ static void OF(own)(int64_t m, int64_t n, int64_t k, T alpha, const T *a, int64_
         for (int64_t j = 0; j < n; j += OF(MICRO_NR)) {
             int64_t nc = n - j < OF(MICRO_NR) ? n - j : OF(MICRO_NR);
             const T *from = b + p * brs + j * bcs;
-            bool by_rows = bcs == 1 && nc == OF(MICRO_NR) && m >= MICRO_MR && alpha == 1; /* then the first rows pack */
+            bool by_rows = MICRO_BYTES == 64 && bcs == 1 && nc == OF(MICRO_NR) && m >= MICRO_MR && alpha == 1; /* then the first rows pack */
             if (!by_rows) OF(pack)(kc, nc, from, brs, bcs, panel);
             if (alpha != 1)
                 for (int64_t i = 0; i < kc * OF(MICRO_NR); i++) panel[i] *= alpha;
