@@ -31,13 +31,15 @@ typedef struct dt_transport {
 } dt_transport;
 
 /* A meeting of n threads: a counter that each increments; the last one wakes the others, who sleep on it. No counter is used twice. */
+static inline void dt_comm_arrive(_Atomic uint32_t *arrived, uint32_t n) {
+    if (atomic_fetch_add_explicit(arrived, 1, memory_order_acq_rel) + 1 == n) dt_futex_wake(arrived, (int)n);
+}
+static inline void dt_comm_await(_Atomic uint32_t *arrived, uint32_t n) {
+    for (uint32_t seen; (seen = atomic_load_explicit(arrived, memory_order_acquire)) != n;) dt_futex_wait(arrived, seen, -1);
+}
 static inline void dt_comm_meet(_Atomic uint32_t *arrived, uint32_t n) {
-    uint32_t seen = atomic_fetch_add_explicit(arrived, 1, memory_order_acq_rel) + 1;
-    if (seen == n) {
-        dt_futex_wake(arrived, (int)n);
-        return;
-    }
-    while ((seen = atomic_load_explicit(arrived, memory_order_acquire)) != n) dt_futex_wait(arrived, seen, -1);
+    dt_comm_arrive(arrived, n);
+    dt_comm_await(arrived, n);
 }
 
 /* The parties that `party` meets, itself among them: the k-th of n. */
@@ -50,6 +52,10 @@ static inline _Atomic uint32_t *dt_comm_arrived(const dt_coll *c, int party, con
     return &r->arrived[c->party[party].group * DT_MEETINGS + meeting];
 }
 
+/* thread.c: the share in a bucket that meets, up to the next meeting at which somebody is missing; true: it is done. For who has the shares of all parties and so must not wait
+ * in one of them. *phase: 0 at first; x is the same each time but for the errors, which are the outputs' when *phase becomes DT_COMM_LAST. */
+enum { DT_COMM_LAST = 3 };
+bool dt_comm_bucket_step(dt_comm_part *x, int n, const dt_backend *b, dt_team *team, int *phase);
 extern const dt_transport dt_transport_thread;
 extern const dt_transport dt_transport_span; /* some parties live in other processes: span.c */
 

@@ -86,28 +86,57 @@ static dt_error_t *common_error(const dt_comm_part *x) {
     return NULL;
 }
 
+static void read_all(dt_comm_part *x, int n, int phase, const dt_backend *b, dt_team *team) {
+    for (int k = 0; k < n; k++) {
+        if (x[k].coll->index >= 0) x[k].error = common_error(&x[k]);
+        pulls(&x[k], phase, b, team);
+    }
+}
+
+/* Before the last meeting: afterwards its owner may let go. */
+static void take_errors(dt_comm_part *x, int n) {
+    for (int k = 0; k < n; k++)
+        if (x[k].error) dt_error_ref(x[k].error);
+}
+
+static bool is_two_phase(const dt_comm_part *x, int n) {
+    for (int k = 0; k < n; k++)
+        if (x[k].coll->two_phase) return true;
+    return false;
+}
+
+/* Meetings: 0 all have announced their operands, 1 the first reading is over, 2 the last one is. */
+bool dt_comm_bucket_step(dt_comm_part *x, int n, const dt_backend *b, dt_team *team, int *phase) {
+    const dt_coll *c = x[0].coll;
+    int party = x[0].party, at = *phase;
+    uint32_t parties = (uint32_t)dt_comm_group(c, party);
+    if (at && atomic_load_explicit(dt_comm_arrived(c, party, x[0].meet, at - 1), memory_order_acquire) != parties) return false;
+    if (at == DT_COMM_LAST) return true;
+    int next = at + 1;
+    if (at == 0)
+        for (int k = 0; k < n; k++) announce(&x[k]);
+    else
+        read_all(x, n, at - 1, b, team);
+    if (at == 2 || (at == 1 && !is_two_phase(x, n))) {
+        take_errors(x, n);
+        next = DT_COMM_LAST;
+    }
+    *phase = next;
+    dt_comm_arrive(dt_comm_arrived(c, party, x[0].meet, next - 1), parties);
+    return false;
+}
+
 static void thread_bucket(dt_comm_part *x, int n, const dt_backend *b, dt_team *team) {
-    dt_rendezvous *r = x[0].meet;
     const dt_coll *c = x[0].coll;
     int party = x[0].party;
-    uint32_t parties = (uint32_t)dt_comm_group(c, party);
-    bool meets = x[0].coll->index >= 0, two_phase = false;
-    for (int k = 0; k < n; k++) {
-        if (meets) announce(&x[k]);
-        two_phase |= x[k].coll->two_phase;
+    if (c->index < 0) { /* nobody to meet */
+        read_all(x, n, 0, b, team);
+        if (is_two_phase(x, n)) read_all(x, n, 1, b, team);
+        take_errors(x, n);
+        return;
     }
-    if (meets) dt_comm_meet(dt_comm_arrived(c, party, r, 0), parties);
-    for (int k = 0; k < n; k++) {
-        if (meets) x[k].error = common_error(&x[k]);
-        pulls(&x[k], 0, b, team);
-    }
-    if (two_phase) {
-        dt_comm_meet(dt_comm_arrived(c, party, r, 1), parties);
-        for (int k = 0; k < n; k++) pulls(&x[k], 1, b, team);
-    }
-    for (int k = 0; k < n; k++)
-        if (x[k].error) dt_error_ref(x[k].error); /* before the last meeting: afterwards its owner may let go */
-    if (meets) dt_comm_meet(dt_comm_arrived(c, party, r, 2), parties);
+    for (int phase = 0; !dt_comm_bucket_step(x, n, b, team, &phase);)
+        dt_comm_await(dt_comm_arrived(c, party, x[0].meet, phase - 1), (uint32_t)dt_comm_group(c, party));
 }
 
 static dt_error_t *thread_run(const dt_coll *c, int party, dt_rendezvous *r, const dt_backend *b, dt_team *team, void *in, void *out, dt_error_t *error) {

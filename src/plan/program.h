@@ -199,7 +199,9 @@ typedef struct dt_plan {
     uint32_t *last_site;
     dt_told *told; /* (n_told,) other nodes that take part, and their programs in told_order; NULL before the first run */
     int n_told, *told_order;
-    void *sim; /* backend/sim's prices, in the arena */
+    _Atomic int together;                        /* worker/together.c: one thread runs all programs: 1; 0: not known yet; -1: no */
+    _Atomic uint32_t together_ns, together_slow; /* the least that this took, 0: not yet; how often it was found not to be worth it */
+    void *sim;                                   /* backend/sim's prices, in the arena */
     /* Simulated devices that do the same: once this is known, n_programs is 1, and the first program stands for those of `n_alike` that do anything; the others are there still, but
      * nothing is bound to them, and the parts of the results are one part. 0: each for itself. */
     int n_alike, stands; /* stands: what was the first program's number */
@@ -225,6 +227,7 @@ typedef struct dt_run_part { /* one program's bindings */
 } dt_run_part;
 typedef struct dt_run {
     dt_plan *plan;
+    _Atomic bool together;  /* one thread may still run all its parts (worker/together.c) */
     size_t capacity;        /* bytes of the block that the run and its arrays lie in */
     uint64_t seq;           /* of runs that other nodes take part in: counted by the controller */
     _Atomic uint32_t parts; /* programs still running */

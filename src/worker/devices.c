@@ -4,6 +4,7 @@
 #include "base/cpu.h"
 #include "base/ring.h"
 #include "plan/sim.h"
+#include "worker/inside.h"
 
 void (*dt_buf_drop_elsewhere)(dt_buf *b), (*dt_buf_undo_elsewhere)(dt_buf *b);
 dt_devices dt_the_devices;
@@ -77,6 +78,8 @@ dt_status dt_device_get(dt_device d, dt_device_state **out) {
     *out = s;
     return DT_OK;
 }
+
+dt_worker *dt_devices_worker(dt_device d) { return dt_the_devices.device[dt_device_kind(d)][dt_device_index(d)].worker; }
 
 static void read_now(const dt_backend *b, dt_fetch *f) {
     dt_error_t *e = atomic_load(&f->buf->error);

@@ -3,6 +3,7 @@
 #include <string.h>
 
 #include "worker/devices.h"
+#include "worker/inside.h"
 
 static dt_status no_memory(void) { return dt_fail(DT_E_NOMEM, "dispatch: out of host memory"); }
 
@@ -287,12 +288,17 @@ int dt_binding_push(dt_plan *p, dt_binding *b) {
         dt_run_end(r);
         return all;
     }
-    for (int i = 0, n = p->n_programs; i < n && pushed; i++) { /* the last one pushed may end the run, and the plan with it */
+    bool together = dt_plan_together(p); /* then only the first, pushed last, is told */
+    atomic_store(&r->together, false);
+    for (int k = 0, n = p->n_programs; k < n && pushed; k++) { /* the last one pushed may end the run, and the plan with it */
+        int i = together ? n - 1 - k : k;
         dt_device_state *s;
         const dt_program *prog = &p->program[i];
+        dt_item item = {DT_ITEM_RUN, &r->part[i]};
         if (!runs_here(prog) || dt_device_get(prog->device, &s)) continue;
         pushed--;
-        dt_device_push(s, (dt_item){DT_ITEM_RUN, &r->part[i]});
+        if (together && i == 0) atomic_store(&r->together, true); /* not before all others have their parts: who gives it up wakes them, once */
+        if (!together || i == 0 || !dt_worker_push(s->worker, item, false)) dt_device_push(s, item);
     }
     return all;
 }

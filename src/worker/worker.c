@@ -11,27 +11,9 @@
 #include "base/ring.h"
 #include "plan/fused.h"
 #include "plan/trace.h"
+#include "worker/inside.h"
 
-enum { QUEUE = 256, SHORT_NS = 1000000, SHORT_BYTES = 1 << 20 };
-
-struct dt_worker {
-    dt_device device;
-    const dt_backend *backend;
-    const dt_transport *transport;
-    dt_team *team;
-    void (*wake)(void);
-    pthread_t thread, comm_thread;
-    bool comm_started;
-    pthread_mutex_t role; /* whoever runs items holds it */
-    dt_item item[QUEUE];
-    _Alignas(64) _Atomic uint32_t tail; /* pushed; a futex word */
-    _Alignas(64) _Atomic uint32_t head; /* finished */
-    _Atomic uint32_t asleep;
-    _Alignas(64) _Atomic(dt_run_part *) comm_part; /* what the communication thread shall run */
-    _Atomic uint32_t comm_seq;                     /* futex word: a new part, or stop */
-    _Atomic bool comm_stop;
-    _Atomic uint64_t runs;
-};
+enum { SHORT_BYTES = 1 << 20 };
 
 void dt_buf_unref(dt_buf *b) {
     if (!b || (atomic_load_explicit(&b->refs, memory_order_acquire) != 1 && atomic_fetch_sub_explicit(&b->refs, 1, memory_order_acq_rel) != 1)) return;
@@ -186,6 +168,13 @@ static void run_together(dt_worker *w, dt_run_part *p, dt_instr *s) {
         run_some(&g, 0);
 }
 
+void dt_part_kernel(dt_worker *w, dt_run_part *p, dt_instr *s) {
+    if (s->also)
+        run_together(w, p, s);
+    else
+        run_kernel(w, p, s, w->team);
+}
+
 /* A one-sided transfer: inputs by number, nobody to meet. */
 static dt_error_t *run_pulled(dt_worker *w, dt_run_part *p, dt_instr *s, void *out) {
     void *in[s->n_in + 1];
@@ -220,6 +209,22 @@ static void run_coll(dt_worker *w, dt_run_part *p, dt_instr *s) {
         dt_error_unref(e);
 }
 
+static void bucket_parts(const dt_run_part *p, const dt_instr *s, dt_comm_part *x, int n) {
+    for (int k = 0; k < n; k++) {
+        const dt_instr *i = s + k;
+        void *in = i->n_in ? address(p, i->operand[0]) : NULL, *out = i->n_out ? address(p, i->operand[i->n_in]) : NULL;
+        x[k] = (dt_comm_part){i->coll, i->party, &p->run->meet[i->coll->index], in, out, input_error(p, i)};
+    }
+}
+
+static void bucket_errors(dt_run_part *p, const dt_instr *s, const dt_comm_part *x, int n) {
+    for (int k = 0; k < n; k++) {
+        dt_error_t *e = x[k].error;
+        if (e && !e->site) e = with_site(e, p->run->site[s[k].node]);
+        if (e) set_error(p, s[k].n_out ? s[k].operand[s[k].n_in].slot : -1, e);
+    }
+}
+
 /* A bucket: s and the s->also instructions behind it. */
 static void run_bucket(dt_worker *w, dt_run_part *p, dt_instr *s) {
     int n = (int)s->also + 1;
@@ -228,14 +233,18 @@ static void run_bucket(dt_worker *w, dt_run_part *p, dt_instr *s) {
         return;
     }
     dt_comm_part x[n];
-    for (int k = 0; k < n; k++) {
-        const dt_instr *i = s + k;
-        void *in = i->n_in ? address(p, i->operand[0]) : NULL, *out = i->n_out ? address(p, i->operand[i->n_in]) : NULL;
-        x[k] = (dt_comm_part){i->coll, i->party, &p->run->meet[i->coll->index], in, out, input_error(p, i)};
-    }
+    bucket_parts(p, s, x, n);
     w->transport->run_bucket(x, n, w->backend, w->team);
-    for (int k = 0; k < n; k++)
-        if (x[k].error) set_error(p, s[k].n_out ? s[k].operand[s[k].n_in].slot : -1, x[k].error);
+    bucket_errors(p, s, x, n);
+}
+
+bool dt_part_meet(dt_worker *w, dt_run_part *p, dt_instr *s, int *phase) {
+    int n = (int)s->also + 1, before = *phase;
+    dt_comm_part x[n];
+    bucket_parts(p, s, x, n);
+    bool done = dt_comm_bucket_step(x, n, w->backend, w->team, phase);
+    if (*phase == DT_COMM_LAST && before != DT_COMM_LAST) bucket_errors(p, s, x, n);
+    return done;
 }
 
 static void trace(const dt_run_part *p, const dt_instr *s, uint64_t begin) {
@@ -272,10 +281,8 @@ static void run_queue(dt_worker *w, dt_run_part *p, int q) {
         i += 1 + (int)s->also;
         if (s->wait) await_queue(p, !q, s->wait);
         uint64_t begin = dt_tracing() ? dt_trace_now() : 0;
-        if (s->kind == DT_I_KERNEL && s->also)
-            run_together(w, p, s);
-        else if (s->kind == DT_I_KERNEL)
-            run_kernel(w, p, s, w->team);
+        if (s->kind == DT_I_KERNEL)
+            dt_part_kernel(w, p, s);
         else if (s->also)
             run_bucket(w, p, s);
         else
@@ -341,7 +348,7 @@ static void release_memory(const dt_worker *w, dt_run_part *p, const dt_program 
     }
 }
 
-static void load_errors(dt_run_part *p, const dt_program *prog) {
+void dt_part_begin(dt_run_part *p, const dt_program *prog) {
     for (int i = 0; i < prog->n_ext; i++) {
         dt_error_t *e = atomic_load_explicit(&p->buf[i]->error, memory_order_relaxed);
         if (DT_UNLIKELY(e != NULL)) p->error[i] = dt_error_ref(e);
@@ -360,19 +367,34 @@ static void store_errors(dt_run_part *p, const dt_program *prog) {
 /* How long a program takes decides who may run it (dt_worker_help); once it was short it is not measured again. */
 static bool prog_is_short(const dt_program *prog) {
     uint32_t ns = atomic_load_explicit(&prog->ns, memory_order_relaxed);
-    return ns && ns <= SHORT_NS;
+    return ns && ns <= DT_SHORT_NS;
 }
 
 static void note_time(dt_program *prog, uint64_t ns) {
-    for (int i = 0; i < prog->n_instr[0] && ns <= SHORT_NS; i++)
+    for (int i = 0; i < prog->n_instr[0] && ns <= DT_SHORT_NS; i++)
         if (!strcmp(dt_op_name(prog->instr[0][i].ctx.op), "_host_call")) ns = UINT32_MAX;
     atomic_store_explicit(&prog->ns, ns > UINT32_MAX ? UINT32_MAX : ns ? (uint32_t)ns : 1, memory_order_relaxed);
 }
 
+bool dt_part_ready(const dt_worker *w, const dt_run_part *p, const dt_program *prog) {
+    for (int i = 0; i < prog->n_ext; i++) {
+        dt_buf *b = p->buf[i];
+        if (b->device != w->device || (prog->ext[i].written && atomic_load(&b->read) != p->need[i])) return false;
+    }
+    return true;
+}
+
+void dt_part_end(dt_worker *w, dt_run_part *p, const dt_program *prog) {
+    store_errors(p, prog);
+    release_memory(w, p, prog);
+    atomic_fetch_add_explicit(&w->runs, 1, memory_order_relaxed);
+}
+
 static void run_program(dt_worker *w, dt_run_part *p) {
     dt_program *prog = &p->run->plan->program[p->program];
+    if (atomic_load_explicit(&p->run->together, memory_order_relaxed) && dt_worker_together(w, p)) return;
     await_memory(w, p, prog);
-    load_errors(p, prog);
+    dt_part_begin(p, prog);
     if (prog->n_instr[1]) {
         if (!comm_start(w)) { /* no thread to be had: one queue after the other would wait for ever, so fail loudly and early */
             for (int i = 0; i < prog->n_slots; i++) set_error(p, i, dt_error_new(DT_E_NOMEM, 0, "communication", "cannot start the communication thread"));
@@ -386,9 +408,7 @@ static void run_program(dt_worker *w, dt_run_part *p) {
     run_queue(w, p, 0);
     await_queue(p, 1, (uint32_t)prog->n_instr[1]);
     if (!known) note_time(prog, dt_now_ns() - begin);
-    store_errors(p, prog);
-    release_memory(w, p, prog);
-    atomic_fetch_add_explicit(&w->runs, 1, memory_order_relaxed);
+    dt_part_end(w, p, prog);
     dt_run_part_done(p);
 }
 
@@ -450,13 +470,17 @@ static bool run_item(dt_worker *w, dt_item it) {
     return true;
 }
 
-/* The item at the head, which there is; holding the role. */
-static bool run_next(dt_worker *w) {
+void dt_worker_item_done(dt_worker *w) {
     uint32_t head = atomic_load_explicit(&w->head, memory_order_relaxed);
-    bool go = run_item(w, w->item[head % QUEUE]);
     atomic_store_explicit(&w->head, head + 1, memory_order_release);
     uint32_t left = atomic_load_explicit(&w->tail, memory_order_acquire) - (head + 1);
-    if (w->wake && (left == 0 || left == QUEUE / 2)) w->wake(); /* idle; or there is room again for who found the queue full */
+    if (w->wake && (left == 0 || left == DT_QUEUE / 2)) w->wake(); /* idle; or there is room again for who found the queue full */
+}
+
+/* The item at the head, which there is; holding the role. */
+static bool run_next(dt_worker *w) {
+    bool go = run_item(w, w->item[atomic_load_explicit(&w->head, memory_order_relaxed) % DT_QUEUE]);
+    dt_worker_item_done(w);
     return go;
 }
 
@@ -485,8 +509,8 @@ static void *worker_main(void *arg) {
 
 bool dt_worker_push(dt_worker *w, dt_item item, bool wake) {
     uint32_t tail = atomic_load_explicit(&w->tail, memory_order_relaxed);
-    if (tail - atomic_load_explicit(&w->head, memory_order_acquire) >= QUEUE) return false;
-    w->item[tail % QUEUE] = item;
+    if (tail - atomic_load_explicit(&w->head, memory_order_acquire) >= DT_QUEUE) return false;
+    w->item[tail % DT_QUEUE] = item;
     atomic_store(&w->tail, tail + 1);
     if (wake) dt_worker_wake(w);
     return true;
@@ -510,12 +534,7 @@ static bool is_short(const dt_worker *w, const dt_item *it) {
     const dt_run_part *p = it->p;
     const dt_program *prog = &p->run->plan->program[p->program];
     uint32_t ns = atomic_load_explicit(&prog->ns, memory_order_relaxed);
-    if (!ns || ns > SHORT_NS || prog->n_instr[1]) return false;
-    for (int i = 0; i < prog->n_ext; i++) {
-        dt_buf *b = p->buf[i];
-        if (b->device != w->device || (prog->ext[i].written && atomic_load(&b->read) != p->need[i])) return false;
-    }
-    return true;
+    return ns && ns <= DT_SHORT_NS && !prog->n_instr[1] && dt_part_ready(w, p, prog);
 }
 
 void dt_worker_help(dt_worker *w, const dt_future *f) {
@@ -525,7 +544,7 @@ void dt_worker_help(dt_worker *w, const dt_future *f) {
     }
     bool more;
     while ((more = atomic_load_explicit(&w->head, memory_order_relaxed) != atomic_load_explicit(&w->tail, memory_order_acquire)) && !dt_future_done(f) &&
-           is_short(w, &w->item[atomic_load_explicit(&w->head, memory_order_relaxed) % QUEUE]))
+           is_short(w, &w->item[atomic_load_explicit(&w->head, memory_order_relaxed) % DT_QUEUE]))
         run_next(w);
     pthread_mutex_unlock(&w->role);
     if (more) dt_worker_wake(w);
