@@ -249,24 +249,8 @@ static bool call_by_winograd(const dt_call *c, double share) {
     return by_winograd(c->op, c->attr, v, 2, share);
 }
 
-/* What a call's operand takes to come where it is used. A value on the whole mesh, of which a stage's mesh takes its part, and a plain one are there. */
-static double moved(const dt_hardware *h, const dt_meta *from, const dt_meta *to) {
-    if (!from || !to || from->wrapped || to->wrapped || !from->mesh->ndim || !to->mesh->ndim) return 0;
-    if (from->mesh != to->mesh && dt_mesh_find(from->mesh, to->mesh->dev[0]) >= 0) return 0;
-    return dt_cost_redistribution(h, from, to);
-}
-
-static double moves(const dt_hardware *h, const dt_call *c) {
-    if (c->op->flags & DT_F_LOWERED) return c->n_in && c->n_out ? moved(h, c->in[0], c->out[0]) : 0;
-    double s = 0;
-    for (int i = 0; i < c->n_in; i++) s += moved(h, c->in[i], c->used[i]);
-    return s;
-}
-
 double dt_cost_call(const dt_hardware *h, const dt_call *c) {
-    if (c->op->alias) return 0;
-    double moving = moves(h, c);
-    if (c->op->flags & DT_F_LOWERED) return moving;
+    if (c->op->alias || (c->op->flags & DT_F_LOWERED)) return 0;
     facts f = facts_of(c->op);
     load l = {.kind = (dt_work)(f.kind - 1), .dtype = DT_float32};
     double most = 0, share = share_of_device(c);
@@ -291,7 +275,7 @@ double dt_cost_call(const dt_hardware *h, const dt_call *c) {
         l.matrix = own;
     dt_op_cost cost;
     time_of(h, &l, &cost);
-    return cost.seconds + moving;
+    return cost.seconds;
 }
 
 /* ---- transfers ------------------------------------------------------------------------------------------------------------------------------ */
