@@ -394,10 +394,10 @@ static dt_status send_plan(dt_plan *p) {
     return s;
 }
 
-/* A node that is far behind is waited for. */
+/* A node that is far behind is waited for. It may itself wait for data of any other, so all are told what collected. */
 static void await_credit(int node) {
     while (dt_talk_with(node)->sent - atomic_load(&remote.taken[node]) >= DT_CREDITS && !atomic_load(&remote.lost[node])) {
-        dt_talk_flush_node(node);
+        dt_remote_flush();
         uint32_t seen = atomic_load(&remote.credit);
         if (dt_talk_with(node)->sent - atomic_load(&remote.taken[node]) >= DT_CREDITS) dt_futex_wait(&remote.credit, seen, CREDIT_NAP_US);
     }

@@ -411,3 +411,23 @@ def test_a_full_queue_here_lets_other_nodes_have_their_part(tmp_path):
         timeout=60,
     )
     assert out.returncode == 0 and out.stdout.strip() == "64.0", out.stdout + out.stderr
+
+
+def test_a_node_that_is_far_behind_may_wait_for_another_one(tmp_path):
+    """Node 1 has as many runs before it as it may, all of which read what node 2 makes. The controller that waits for it tells node 2 its part first."""
+    out = program(
+        """
+        import dtorch
+        from dtorch import DeviceMesh, Replicate
+        a, b = (dtorch.distribute_tensor(dtorch.ones(4), DeviceMesh("cpu", [d]), [Replicate()]) for d in (2, 1))
+        for _ in range(2000):
+            a = a * 0.5 + 0.5
+            b = b * 0.5 + a.redistribute(b.device_mesh, b.placements) * 0.5
+        print(b.full_tensor().tolist())
+        """,
+        tmp_path,
+        n=3,
+        env={"DTORCH_FLUSH": "1", "DTORCH_CPU_DEVICES": "1"},
+        timeout=60,
+    )
+    assert out.returncode == 0 and out.stdout.strip() == "[1.0, 1.0, 1.0, 1.0]", out.stdout + out.stderr
