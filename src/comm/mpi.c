@@ -14,8 +14,11 @@ enum { LONGEST_VERSION = 8192 };
 
 static void *open_one(const char *name, char *tried, size_t cap) {
     void *h = dlopen(name, RTLD_NOW | RTLD_GLOBAL);
-    size_t n = strlen(tried);
-    if (!h && n + 2 < cap) snprintf(tried + n, cap - n, "%s%s", n ? ", " : "", name);
+    size_t n = strlen(tried), more = strlen(name);
+    if (!h && n + more + 3 <= cap) { /* a message lists them; what has no room is left out */
+        if (n) memcpy(tried + n, ", ", 2), n += 2;
+        memcpy(tried + n, name, more + 1);
+    }
     return h;
 }
 
