@@ -432,7 +432,7 @@ static dt_status on_fetch(dt_unwire *u) {
     if (u->bad || !b || offset < 0 || offset > INT64_MAX / 2) return nonsense("a read of unknown memory");
     if (!view_fits(&v, offset, b)) return nonsense("a read beyond the end of memory");
     dt_hostbuf *h;
-    dt_future *f;
+    dt_future *f = NULL;
     DT_TRY(dt_hostbuf_new((size_t)dt_view_numel(&v) * dt_dtype_size(v.dtype), &h));
     DT_TRY(pending_new(request, DT_R_DATA, false, h, &f));
     dt_fetch *x = dt_calloc(1, sizeof *x);
@@ -452,7 +452,7 @@ static void push_sync(void *f, dt_device_state *s) {
 }
 
 static dt_status on_sync(dt_unwire *u) {
-    dt_future *f;
+    dt_future *f = NULL;
     DT_TRY(pending_new(request_id(u), DT_R_DONE, true, NULL, &f));
     atomic_store(&f->parts, (uint32_t)dt_the_devices.n_started + 1);
     dt_devices_each(push_sync, f);

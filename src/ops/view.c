@@ -260,7 +260,7 @@ typedef struct unflatten_attr {
 static dt_status infer_unflatten(dt_node *n) {
     unflatten_attr *a = n->attr;
     const dt_meta *m = n->in[0];
-    dt_type part, *o = &n->out[0];
+    dt_type part = {0}, *o = &n->out[0];
     DT_TRY(dt_dim_wrap(&a->dim, m->ndim));
     if (m->ndim == 0) return dt_fail(DT_E_INDEX, "unflatten: a 0-dim tensor has no dimension to split");
     if (a->sizes.n == 0) return dt_fail(DT_E_SHAPE, "unflatten: sizes must be non-empty");

@@ -131,7 +131,7 @@ static dt_status verify(dt_file *f, const dt_check *c) {
     bool known = false;
     for (int i = 0; i < f->n_verified && !known; i++) known = f->verified[i] == c->at;
     if (!known) {
-        uint32_t crc;
+        uint32_t crc = 0;
         s = checksum(f, c->at, c->bytes, &crc);
         if (!s && crc != c->crc) s = wrong(f, c);
         if (!s && f->n_verified == f->cap_verified) {
@@ -287,7 +287,7 @@ dt_status dt_load_new(const dt_source *s, const dt_meta *m, int pos, dt_load **o
 
 dt_status dt_source_read(const dt_source *s, void *to) {
     dt_box box;
-    dt_load *r;
+    dt_load *r = NULL;
     for (int d = 0; d < s->type.ndim; d++) {
         box.lo[d] = 0;
         box.len[d] = s->type.shape[d];
