@@ -82,7 +82,7 @@ static bool ask(loop *l, PyObject *const *now) {
     return ok;
 }
 
-/* The operands that are numbers; the state's numbers become those after the step. */
+/* The operands that are numbers. */
 static bool take_numbers(loop *l, PyObject *state) {
     PyObject *now[KEYS];
     Py_ssize_t n = PyTuple_GET_SIZE(l->numbers);
@@ -94,8 +94,12 @@ static bool take_numbers(loop *l, PyObject *state) {
         if (equal < 0) return false;
         same = equal;
     }
-    if (!same && !ask(l, now)) return false;
-    for (Py_ssize_t i = 0; i < n; i++)
+    return same || ask(l, now);
+}
+
+/* The state's numbers become those after the step, once there was one. */
+static bool give_numbers(const loop *l, PyObject *state) {
+    for (Py_ssize_t i = 0; i < PyTuple_GET_SIZE(l->numbers); i++)
         if (PyDict_SetItem(state, PyTuple_GET_ITEM(l->numbers, i), PyTuple_GET_ITEM(l->next, i))) return false;
     return true;
 }
@@ -123,7 +127,7 @@ static int step_of(loop *l, PyObject *p) {
     if (ok > 0) {
         l->a.a[0] = DT_PY_ARG_T(dt_py_tensor_of(p));
         l->a.a[1] = DT_PY_ARG_T(g);
-        ok = run(l->op, &l->a) ? 1 : -1;
+        ok = run(l->op, &l->a) && give_numbers(l, state) ? 1 : -1;
     }
     Py_XDECREF(state);
     return ok;

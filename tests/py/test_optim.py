@@ -526,3 +526,23 @@ def test_averaged_model():
     data = [torch.tensor([[1.0, 2.0], [3.0, 4.0]]), torch.tensor([[5.0, 6.0], [7.0, 8.0]])]
     optim.swa_utils.update_bn(data, net)
     assert net[0].running_mean.tolist() == [4.0, 5.0] and net[0].momentum == 0.1
+
+
+def test_a_step_that_fails_is_not_counted():
+    """The state lacks what the changed option needs; the next step that goes is the second one, as in PyTorch."""
+    p = torch.nn.Parameter(torch.ones(3))
+    optimizer = torch.optim.Adam([p], lr=0.1)
+    p.grad = torch.tensor([1.0, -2.0, 0.5])
+    optimizer.step()
+    optimizer.param_groups[0]["amsgrad"] = True
+    with pytest.raises(KeyError, match="max_exp_avg_sq"):
+        optimizer.step()
+    assert optimizer.state[p]["step"] == 1
+    optimizer.param_groups[0]["amsgrad"] = False
+    kept, optimizer.state[p]["exp_avg"] = optimizer.state[p]["exp_avg"], torch.ones(2)
+    with pytest.raises(RuntimeError, match="exp_avg"):
+        optimizer.step()
+    optimizer.state[p]["exp_avg"] = kept
+    optimizer.step()
+    assert optimizer.state[p]["step"] == 2
+    np.testing.assert_allclose(p.detach().numpy(), [0.8, 1.2, 0.8], rtol=1e-6)
