@@ -465,8 +465,6 @@ static void *controller_main(void *arg) {
     dt_engine *e = arg;
     pthread_setname_np(pthread_self(), "dt-controller");
     dt_trace_lane("controller");
-    dt_devices_idle = dt_engine_flush;
-    dt_devices_wait = dt_nodes > 1 ? dt_remote_flush : NULL;
     uint64_t seen = 0, since = 0, helped = 0;
     for (;;) {
         stay_away(e, &helped);
@@ -526,6 +524,8 @@ dt_status dt_engine_start(void) {
         if (!s) s = dt_remote_start();
         if (!s) s = dt_graph_init(&e->graph);
         if (!s) s = dt_htab_init(&e->plans, 256);
+        dt_devices_idle = dt_engine_flush; /* before the thread: one that waits may do its work before it runs at all */
+        dt_devices_wait = dt_nodes > 1 ? dt_remote_flush : NULL;
         if (!s && pthread_create(&thread, NULL, controller_main, e)) s = dt_fail(DT_E_NOMEM, "cannot start the controller's thread");
         if (!s && !atfork_set) atfork_set = pthread_atfork(NULL, NULL, in_child) == 0;
         if (!s) dt_engine_help_begin();
