@@ -74,7 +74,7 @@ static uint32_t place_of(uint32_t id) {
 static segment *segment_new(const dt_mesh *mesh, bool side, uint32_t run) {
     dt_graph *g = dt_order_graph_get();
     if (!g) return NULL;
-    segment *s = &dt_the_window.ring[dt_the_window.next % SEGMENTS];
+    segment *s = &dt_the_ring[dt_the_window.next % SEGMENTS];
     uint32_t *dep = s->dep, cap = s->cap_dep;
     *s = (segment){.id = dt_the_window.next++, .mesh = mesh, .graph = g, .side = side, .kind = mesh->link.hash, .dep = dep, .cap_dep = cap};
     s->run = run ? run : s->id;
@@ -646,8 +646,8 @@ void dt_order_value_freed(const dt_gvalue *v) {
 }
 
 void dt_order_free(void) {
-    for (int i = 0; i < SEGMENTS; i++) dt_free(dt_the_window.ring[i].dep);
-    memset(dt_the_window.ring, 0, sizeof dt_the_window.ring);
+    for (int i = 0; i < SEGMENTS; i++) dt_free(dt_the_ring[i].dep);
+    memset(dt_the_ring, 0, sizeof dt_the_ring);
     dt_order_store_free();
     now = outside = (mode){0};
     n_can_run = n_heads = 0;

@@ -14,6 +14,7 @@ typedef struct kind_limit {
     uint32_t limit, closer; /* learnt from that segment: counts until the next flush */
 } kind_limit;
 
+segment dt_the_ring[SEGMENTS];
 struct dt_order_window dt_the_window = {.next = 1, .settled = 1};
 static kind_limit kinds[KINDS];
 static dt_visit visited[VISITS];

@@ -32,13 +32,13 @@ typedef struct dt_segment {
 typedef dt_segment segment;
 
 /* A segment is found by its id as long as no younger one needs its place. */
+extern segment dt_the_ring[SEGMENTS]; /* apart from what begins with other values than zero: megabytes that need no place in the file */
 extern struct dt_order_window {
-    segment ring[SEGMENTS];
     uint32_t next;    /* id of the next one */
     uint32_t settled; /* the first since all was flushed. What is older is known to be done, and nothing else */
 } dt_the_window;
 static inline segment *dt_segment_at(uint32_t id) {
-    segment *s = &dt_the_window.ring[id % SEGMENTS];
+    segment *s = &dt_the_ring[id % SEGMENTS];
     return id && s->id == id ? s : NULL; /* NULL: so old that it was dispatched long ago */
 }
 static inline bool dt_segment_pending(const segment *s) { return s && s->graph; }
