@@ -10,7 +10,25 @@ from dtorch.optim.optimizer import Optimizer, check_lr, check_not_negative, chec
 __all__ = ["Adafactor", "Muon"]
 
 
-class Adafactor(Optimizer):
+class _EachMatrix(Optimizer):
+    """A step made of calls on whole parameters: a subclass says how a state begins (`_start`) and what one parameter's step is (`_update`)."""
+
+    def step(self, closure=None):
+        """One step; returns what `closure` returns."""
+        loss = self._loss(closure)
+        with dtorch.no_grad():
+            for group in self.param_groups:
+                lr = number(group["lr"])
+                for p in group["params"]:
+                    if p.grad is not None:
+                        state = self.state[p]
+                        if not state:
+                            state.update(self._start(p, group))
+                        self._update(p, p.grad, state, group, lr)
+        return loss
+
+
+class Adafactor(_EachMatrix):
     """Adam without momentum, whose second moments of a matrix are kept as row and column means. Shazeer & Stern, 2018."""
 
     def __init__(
@@ -36,28 +54,13 @@ class Adafactor(Optimizer):
 
     def _start(self, p, group):
         if p.dim() < 2:
-            return {"variance": dtorch.zeros_like(p)}
+            return {"step": 0, "variance": dtorch.zeros_like(p)}
         rows, columns = (*p.shape[:-1], 1), (*p.shape[:-2], 1, p.shape[-1])
-        return {"row_var": self._zeros(p, rows), "col_var": self._zeros(p, columns)}
-
-    def step(self, closure=None):
-        """One step; returns what `closure` returns."""
-        loss = self._loss(closure)
-        with dtorch.no_grad():
-            for group in self.param_groups:
-                lr = number(group["lr"])
-                for p in group["params"]:
-                    if p.grad is None:
-                        continue
-                    state = self.state[p]
-                    if not state:
-                        state.update(step=0, **self._start(p, group))
-                    state["step"] += 1
-                    self._update(p, -p.grad if group["maximize"] else p.grad, state, group, lr)
-        return loss
+        return {"step": 0, "row_var": self._zeros(p, rows), "col_var": self._zeros(p, columns)}
 
     def _update(self, p, grad, state, group, lr):
-        t = state["step"]
+        t = state["step"] + 1
+        grad = -grad if group["maximize"] else grad
         eps1, eps2 = group["eps"]
         eps1 = dtorch.finfo(p.dtype).eps if eps1 is None else eps1
         fresh = t ** group["beta2_decay"]  # 1 - beta2
@@ -74,6 +77,7 @@ class Adafactor(Optimizer):
             variance = state["variance"].lerp_(grad * grad, fresh)
         update = grad * variance.clamp(min=eps1 * eps1).rsqrt()
         p.sub_(update * (rate / (update.norm(2) / (update.numel() ** 0.5 * group["d"])).clamp(min=1.0)))
+        state["step"] = t  # a step that failed is not counted
 
 
 def _orthogonalized(grad, coefficients, steps, eps):
@@ -92,7 +96,7 @@ def _orthogonalized(grad, coefficients, steps, eps):
     return x.t() if wide else x
 
 
-class Muon(Optimizer):
+class Muon(_EachMatrix):
     """Momentum whose update is made orthogonal; for matrices (n, m) only. Jordan et al., 2024."""
 
     def __init__(
@@ -128,27 +132,18 @@ class Muon(Optimizer):
             for p in group["params"]:
                 check_option(p.dim() == 2, f"Muon only supports 2D parameters whereas we found a parameter with size: {p.shape}")
 
-    def step(self, closure=None):
-        """One step; returns what `closure` returns."""
-        loss = self._loss(closure)
-        with dtorch.no_grad():
-            for group in self.param_groups:
-                lr = number(group["lr"])
-                for p in group["params"]:
-                    if p.grad is None:
-                        continue
-                    state = self.state[p]
-                    if not state:
-                        state["momentum_buffer"] = dtorch.zeros_like(p)
-                    buffer = state["momentum_buffer"]
-                    buffer.lerp_(p.grad, 1 - group["momentum"])
-                    update = p.grad.lerp(buffer, group["momentum"]) if group["nesterov"] else buffer
-                    update = _orthogonalized(update, group["ns_coefficients"], group["ns_steps"], group["eps"])
-                    n, m = p.shape
-                    if group["adjust_lr_fn"] == "match_rms_adamw":
-                        rate = lr * 0.2 * math.sqrt(max(n, m))
-                    else:
-                        rate = lr * math.sqrt(max(1, n / m))
-                    p.mul_(1 - lr * group["weight_decay"])
-                    p.add_(update.to(p.dtype), alpha=-rate)
-        return loss
+    def _start(self, p, group):
+        return {"momentum_buffer": dtorch.zeros_like(p)}
+
+    def _update(self, p, grad, state, group, lr):
+        buffer = state["momentum_buffer"]
+        buffer.lerp_(grad, 1 - group["momentum"])
+        update = grad.lerp(buffer, group["momentum"]) if group["nesterov"] else buffer
+        update = _orthogonalized(update, group["ns_coefficients"], group["ns_steps"], group["eps"])
+        n, m = p.shape
+        if group["adjust_lr_fn"] == "match_rms_adamw":
+            rate = lr * 0.2 * math.sqrt(max(n, m))
+        else:
+            rate = lr * math.sqrt(max(1, n / m))
+        p.mul_(1 - lr * group["weight_decay"])
+        p.add_(update.to(p.dtype), alpha=-rate)
