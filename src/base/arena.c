@@ -28,6 +28,17 @@ void *dt_calloc(size_t n, size_t size) { return must_fail() ? NULL : calloc(n ? 
 void *dt_realloc(void *p, size_t size) { return must_fail() ? NULL : realloc(p, size ? size : 1); }
 void dt_free(void *p) { free(p); }
 
+bool dt_grow(void *array, uint32_t *cap, uint32_t want, size_t each) {
+    void **p = array;
+    if (want <= *cap) return true;
+    uint32_t n = want > *cap * 2 ? want : *cap * 2;
+    void *q = dt_realloc(*p, each * n);
+    if (!q) return false;
+    *p = q;
+    *cap = n;
+    return true;
+}
+
 void dt_arena_init(dt_arena *a) { *a = (dt_arena){0}; }
 
 void dt_arena_fini(dt_arena *a) {

@@ -28,6 +28,8 @@ void *dt_malloc(size_t size) DT_WUR;
 void *dt_calloc(size_t n, size_t size) DT_WUR;
 void *dt_realloc(void *p, size_t size) DT_WUR;
 void dt_free(void *p);
+/* `array`: the address of a pointer to `cap` elements of `each` bytes; it holds `want` at least afterwards. False: out of host memory, all as before. */
+bool dt_grow(void *array, uint32_t *cap, uint32_t want, size_t each) DT_WUR;
 void dt_malloc_fail_after(int64_t n);
 uint64_t dt_malloc_count(void); /* how often the calling thread asked for memory: tests that a path does not */
 

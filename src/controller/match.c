@@ -3,17 +3,6 @@
 
 #include <string.h>
 
-bool dt_grow(void *array, uint32_t *cap, uint32_t want, size_t each) {
-    void **p = array;
-    if (want <= *cap) return true;
-    uint32_t n = want > *cap * 2 ? want : *cap * 2;
-    void *q = dt_realloc(*p, each * n);
-    if (!q) return false;
-    *p = q;
-    *cap = n;
-    return true;
-}
-
 bool dt_match_room(dt_match *m, uint32_t n_ext, uint32_t n_inner, uint32_t n_rec, uint32_t n_number) {
     uint32_t ext = m->cap_ext;
     return dt_grow(&m->ext, &ext, n_ext, sizeof *m->ext) && dt_grow(&m->ext_id, &m->cap_ext, n_ext, sizeof *m->ext_id) &&

@@ -34,7 +34,6 @@ typedef struct dt_why { /* of a mismatch */
     int input; /* -1: of none */
 } dt_why;
 
-bool dt_grow(void *array, uint32_t *cap, uint32_t want, size_t each); /* for arrays that hold `want` at least; false: out of host memory */
 bool dt_match_room(dt_match *m, uint32_t n_ext, uint32_t n_inner, uint32_t n_rec, uint32_t n_number);
 void dt_match_begin(dt_match *m); /* a new attempt: nothing is taken */
 /* Takes the call if it is the next one expected; otherwise nothing has changed. Each value from outside counts one use, for the attempt. */

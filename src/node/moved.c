@@ -15,7 +15,7 @@ typedef struct entry {
     struct entry *next;
     const char *kind, *mesh_dim; /* of a plan that was sent: interned */
     uint32_t site;
-    int n, cap;
+    uint32_t n, cap;
     sender *list;
 } entry;
 
@@ -35,15 +35,9 @@ void *dt_moved_entry(const dt_coll *c, uint32_t site) {
 }
 
 static sender *sender_of(entry *e, dt_device d) {
-    for (int i = 0; i < e->n; i++)
+    for (uint32_t i = 0; i < e->n; i++)
         if (e->list[i].device == d) return &e->list[i];
-    if (e->n == e->cap) {
-        int cap = e->cap ? e->cap * 2 : 8;
-        sender *list = dt_realloc(e->list, sizeof *list * (size_t)cap);
-        if (!list) return NULL;
-        e->list = list;
-        e->cap = cap;
-    }
+    if (!dt_grow(&e->list, &e->cap, e->n + 1, sizeof *e->list)) return NULL;
     e->list[e->n] = (sender){d, 0};
     return &e->list[e->n++];
 }
@@ -59,7 +53,7 @@ void dt_moved_add(void *at, dt_device device, uint64_t bytes) {
 void dt_moved_take(dt_wire *w) {
     pthread_mutex_lock(&lock);
     for (entry *e = entries; e; e = e->next)
-        for (int i = 0; i < e->n; i++) {
+        for (uint32_t i = 0; i < e->n; i++) {
             if (!e->list[i].bytes) continue;
             dt_wire_u64(w, DT_R_MOVED);
             dt_wire_text(w, e->kind);

@@ -27,21 +27,16 @@ struct dt_like {
     dt_unwire first;   /* the first node's bytes: where the comparison is */
     uint64_t distance; /* 0: they are being written */
     shared *shared;
-    int n_shared, cap_shared, at_shared; /* those in `first`; the next one */
+    int n_shared, at_shared; /* those in `first`; the next one */
     step *step;
-    int n, cap, k; /* steps; the next one */
+    int n, k;                 /* steps; the next one */
+    uint32_t cap, cap_shared; /* what `step` and `shared` have room for */
     bool differs;
 };
 
 /* ---- writing ------------------------------------------------------------------------------------------------------------------------------------- */
 static bool add_step(dt_like *l, size_t at, uint64_t by) {
-    if (l->n == l->cap) {
-        int cap = l->cap ? l->cap * 2 : 64;
-        step *s = dt_realloc(l->step, sizeof *s * (size_t)cap);
-        if (!s) return false;
-        l->step = s;
-        l->cap = cap;
-    }
+    if (!dt_grow(&l->step, &l->cap, (uint32_t)l->n + 1, sizeof *l->step)) return false;
     l->step[l->n++] = (step){at, by};
     l->k = l->n;
     return true;
@@ -69,15 +64,9 @@ bool dt_like_shared(dt_wire *w, const void *thing) {
     dt_like *l = w->like;
     if (DT_LIKELY(!l)) return false;
     if (!l->distance) { /* none lies within another */
-        if (l->n_shared == l->cap_shared) {
-            int cap = l->cap_shared ? l->cap_shared * 2 : 64;
-            shared *s = dt_realloc(l->shared, sizeof *s * (size_t)cap);
-            if (!s) {
-                w->failed = true;
-                return false;
-            }
-            l->shared = s;
-            l->cap_shared = cap;
+        if (!dt_grow(&l->shared, &l->cap_shared, (uint32_t)l->n_shared + 1, sizeof *l->shared)) {
+            w->failed = true;
+            return false;
         }
         l->shared[l->n_shared++] = (shared){thing, w->n, 0};
         return false;
