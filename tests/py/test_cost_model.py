@@ -1,13 +1,10 @@
-"""The cost model against this machine: calibrated here and now, its steps take what real ones take, in the median within 25 %.
+"""The cost model against this machine: calibrated here and now, its steps take what real ones take, within 25 %.
 
-Every row within 25 % is what `python bench/simulate.py cpu` shows on a quiet machine (docs/simulate.md); beside other tests, which take caches and memory
-from the one or the other measurement, a single row may be off by up to a factor of two.
 Processor time is compared, not elapsed time, and everything is measured several times, of which the least counts: so other work on the machine disturbs
 little. In a process of its own, because a second device shares the threads from its first use on."""
 
 import json
 import os
-import statistics
 import subprocess
 import sys
 from pathlib import Path
@@ -47,7 +44,7 @@ print(json.dumps(found))
 @pytest.mark.every_pass("compares processor time")
 def test_steps_of_this_machine(tmp_path):
     least = {}
-    for _ in range(3):
+    for _ in range(5):
         done = subprocess.run(
             [sys.executable, "-c", MEASURE],
             capture_output=True,
@@ -64,10 +61,11 @@ def test_steps_of_this_machine(tmp_path):
             before = least.get(name, (real, fake))
             least[name] = min(real, before[0]), min(fake, before[1])
         off = {name: fake / real - 1 for name, (real, fake) in least.items()}
-        if all(abs(x) < 0.15 for x in off.values()):
+        if all(abs(x) < 0.2 for x in off.values()):
             break  # no need of more
-    times = {name: f"{1e3 * r:.2f} ms, simulated {1e3 * f:.2f} ms" for name, (r, f) in least.items()}
-    assert statistics.median(abs(x) for x in off.values()) < 0.25 and all(-0.5 < x < 1 for x in off.values()), times
+    assert all(abs(x) < 0.25 for x in off.values()), {
+        name: f"{1e3 * r:.2f} ms, simulated {1e3 * f:.2f} ms" for name, (r, f) in least.items()
+    }
 
 
 def test_calibration_is_kept(tmp_path, monkeypatch):

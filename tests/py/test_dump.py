@@ -20,6 +20,7 @@ for _ in range(2):
     optimizer.zero_grad()
     F.cross_entropy(model(x) * 2 + 1, y).backward()
     optimizer.step()
+    dtorch.synchronize()  # a subgraph ends here, however busy the machine is
 mesh = init_device_mesh("cpu", (2, 2), mesh_dim_names=("a", "b"))
 z = distribute_tensor(dtorch.randn(500, 300), mesh, {"a": Shard(0), "b": Shard(1)})
 print(model[0].weight.sum().item(), ((z @ z.T).relu() + z.sum()).full_tensor().sum().item())
@@ -42,7 +43,7 @@ def dumps(tmp_path_factory):
 
 def of_kind(folder, suffix):
     files = sorted(folder.glob(f"*.{suffix}"))
-    assert [f.stem for f in files] == [f"subgraph-{i:05d}" for i in range(len(files))] and len(files) > 1
+    assert [f.stem for f in files] == [f"subgraph-{i:05d}" for i in range(len(files))] and len(files) > 3
     return [f.read_text() for f in files]
 
 
