@@ -131,23 +131,23 @@ static void run_kernel(dt_worker *w, dt_run_part *p, dt_instr *s, dt_team *team)
 
 /* Small kernels that do not depend on each other (passes/many.c): s and the s->also instructions behind it. Neighbours are a task until there is as
  * much to do as waking another thread is worth; each kernel runs on one thread. */
-typedef struct together {
+typedef struct group {
     dt_worker *w;
     dt_run_part *p;
     dt_instr *s;
     const uint16_t *first; /* of each task, and one behind the last */
-} together;
-enum { TASK_ELEMENTS = 16384, MOST_TOGETHER = 4096 };
+} group;
+enum { TASK_ELEMENTS = 16384, MOST_IN_GROUP = 4096 };
 
 static void run_some(void *arg, int64_t t) {
-    const together *g = arg;
+    const group *g = arg;
     for (int i = g->first[t]; i < g->first[t + 1]; i++) run_kernel(g->w, g->p, g->s + i, NULL);
 }
 
-static void run_together(dt_worker *w, dt_run_part *p, dt_instr *s) {
-    uint16_t first[MOST_TOGETHER + 1];
+static void run_group(dt_worker *w, dt_run_part *p, dt_instr *s) {
+    uint16_t first[MOST_IN_GROUP + 1];
     int n = (int)s->also + 1, tasks = 0;
-    if (n > MOST_TOGETHER || dt_team_size(w->team) < 2) {
+    if (n > MOST_IN_GROUP || dt_team_size(w->team) < 2) {
         for (int i = 0; i < n; i++) run_kernel(w, p, s + i, w->team);
         return;
     }
@@ -161,7 +161,7 @@ static void run_together(dt_worker *w, dt_run_part *p, dt_instr *s) {
         filled += some;
     }
     first[tasks] = (uint16_t)n;
-    together g = {w, p, s, first};
+    group g = {w, p, s, first};
     if (tasks > 1)
         dt_team_run(w->team, run_some, &g, tasks);
     else
@@ -170,7 +170,7 @@ static void run_together(dt_worker *w, dt_run_part *p, dt_instr *s) {
 
 void dt_part_kernel(dt_worker *w, dt_run_part *p, dt_instr *s) {
     if (s->also)
-        run_together(w, p, s);
+        run_group(w, p, s);
     else
         run_kernel(w, p, s, w->team);
 }
