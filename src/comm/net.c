@@ -676,8 +676,7 @@ static void *net_main(void *arg) {
         uint32_t bell = dt_bell_rung();
         bool any = take_commands();
         any |= poll_messages();
-        for (int look = 0; look < 1 && !any && net.bells; look++)
-            any = poll_messages(); /* libraries fetch a message when they are asked, and show it the next time */
+        if (!any && net.bells) any = poll_messages(); /* libraries fetch a message when they are asked, and show it the next time */
         any |= poll_flights();
         any |= dt_streams_poll();
         uint64_t t = now_us();

@@ -105,7 +105,7 @@ static uint32_t done(const dt_span_lane *l) { return atomic_load_explicit(&l->st
 
 bool dt_span_ready(const dt_span_work *w) {
     if (w->next >= w->n) return false;
-    if (w->into && w->next - done(w->into) >= w->into->stream.slots) return false;
+    if (w->into && w->next >= (uint64_t)done(w->into) + w->into->stream.slots) return false; /* of a lost peer all are done, those not formed, too */
     for (int k = 0; k < w->n_op; k++)
         if (w->op_list[k].lane && done(w->op_list[k].lane) <= w->next) return false;
     return true;
