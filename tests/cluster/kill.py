@@ -108,7 +108,7 @@ def environment(args, mark):
     env = {k: v for k, v in os.environ.items() if k != "DTORCH_NODES"}  # importing the package has set it for children
     env |= {VARIABLE: mark, "DTORCH_NODE_TIMEOUT": str(args.timeout), "OMPI_ALLOW_RUN_AS_ROOT": "1"}
     env |= {"OMPI_ALLOW_RUN_AS_ROOT_CONFIRM": "1", "PRTE_MCA_rmaps_default_mapping_policy": ":oversubscribe"}
-    env |= {"PYTHONPATH": os.path.join(ROOT, "python"), "PATH": os.path.dirname(args.mpiexec) + os.pathsep + os.environ["PATH"]}
+    env |= {"PYTHONPATH": os.path.dirname(os.path.dirname(dtorch.run.__file__)), "PATH": os.path.dirname(args.mpiexec) + os.pathsep + os.environ["PATH"]}
     return env
 
 

@@ -52,7 +52,8 @@ EOF
 chmod +x "$W/rsh"
 # Shared memory would reach from one "host" to the others: MPI must use the network.
 export MPIR_CVAR_NOLOCAL=1 FI_PROVIDER=tcp UCX_TLS=tcp,self
-export PYTHONPATH=$ROOT/python${PYTHONPATH:+:$PYTHONPATH}
+# A build beside the package, or else the installed one.
+compgen -G "$ROOT/python/dtorch/_C*.so" > /dev/null && export PYTHONPATH=$ROOT/python${PYTHONPATH:+:$PYTHONPATH}
 H=10.77.0
 LAUNCH="$S $MPIEXEC -localhost $H.254 -launcher rsh -launcher-exec $W/rsh -hosts"
 sent() { ip netns exec $P-"$1" cat /sys/class/net/eth0/statistics/tx_bytes 2> /dev/null || ip netns exec $P-"$1" awk '/eth0/ { print $10 }' /proc/net/dev; }

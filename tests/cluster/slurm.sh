@@ -77,7 +77,8 @@ sinfo -N -o '%N %t %c'
 [ "$(sinfo -h -N -t idle -o %N | wc -l)" = 2 ] || { tail -5 "$W"/*.log; echo "the two nodes did not come up"; exit 1; }
 
 PROGRAM=$ROOT/tests/cluster/program.py
-export PYTHONPATH=$ROOT/python${PYTHONPATH:+:$PYTHONPATH}
+# A build beside the package, or else the installed one.
+compgen -G "$ROOT/python/dtorch/_C*.so" > /dev/null && export PYTHONPATH=$ROOT/python${PYTHONPATH:+:$PYTHONPATH}
 cd "$W" || exit 1
 DTORCH_NODES=1 "$PYTHON" "$PROGRAM" 4 > one || exit 1
 timeout 120 srun -N 2 -n 4 --mpi=pmi2 "$PYTHON" "$PROGRAM" 4 > four 2> err
